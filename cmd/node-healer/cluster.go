@@ -9,24 +9,22 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/cluster/kube"
-	"github.com/csi-addons/node-healer/internal/cluster/policy"
-	"github.com/csi-addons/node-healer/internal/cluster/report"
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/internal/wanted"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// cluster is all that uses the Kubernetes API; nil where there is none.
-type cluster struct {
-	api      *kube.Cluster
-	policy   *policy.Policy
-	reporter *report.Reporter
+// inCluster is all that uses the Kubernetes API; nil where there is none.
+type inCluster struct {
+	api      *cluster.Cluster
+	policy   *cluster.Policy
+	reporter *cluster.Reporter
 }
 
 // newCluster reads how to reach the API. Nothing is sent yet: a server that
 // cannot reach it starts all the same, and only reports.
-func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
+func newCluster(cfg config, kubeletRoots ...string) (*inCluster, error) {
 	inContainer := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
 	case cfg.standalone:
@@ -37,33 +35,33 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	case cfg.nodeID == "":
 		return nil, errors.New("--node-id: is required in a cluster")
 	}
-	client, err := kube.NewClient(kube.ClientConfig{Kubeconfig: cfg.cluster.kubeconfig, Version: version})
+	client, err := cluster.NewClient(cluster.ClientConfig{Kubeconfig: cfg.cluster.kubeconfig, Version: version})
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{}
-	if c.api, err = kube.NewCluster(kube.ClusterConfig{
+	c := &inCluster{}
+	if c.api, err = cluster.NewCluster(cluster.ClusterConfig{
 		Client: client, Node: cfg.nodeID, Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap,
 	}); err != nil {
 		return nil, err
 	}
-	if c.policy, err = policy.New(policy.Config{Cluster: c.api, KubeletRoots: kubeletRoots, DriverGrace: cfg.cluster.driverGrace}); err != nil {
+	if c.policy, err = cluster.NewPolicy(cluster.PolicyConfig{Cluster: c.api, KubeletRoots: kubeletRoots, DriverGrace: cfg.cluster.driverGrace}); err != nil {
 		return nil, err
 	}
-	c.reporter, err = report.New(report.Config{Client: client, Node: cfg.nodeID, Cluster: c.api})
+	c.reporter, err = cluster.NewReporter(cluster.ReporterConfig{Client: client, Node: cfg.nodeID, Cluster: c.api})
 	return c, err
 }
 
 // gate returns what decides whether a heal may change a volume.
-func (c *cluster) gate(cfg config, host *node.Node) healer.Gate {
+func (c *inCluster) gate(cfg config, host *node.Node) healer.Gate {
 	if c == nil {
 		return wanted.Gate{Node: host, Standalone: cfg.standalone}
 	}
-	return policy.Gate{Policy: c.policy, Node: host}
+	return cluster.Gate{Policy: c.policy, Node: host}
 }
 
 // onReport returns what reports each answer to the cluster; nil without one.
-func (c *cluster) onReport() func(healer.Report, func(healer.Report) string) {
+func (c *inCluster) onReport() func(healer.Report, func(healer.Report) string) {
 	if c == nil {
 		return nil
 	}
@@ -71,7 +69,7 @@ func (c *cluster) onReport() func(healer.Report, func(healer.Report) string) {
 }
 
 // loop returns what the node does by itself now.
-func (c *cluster) loop(cfg config) string {
+func (c *inCluster) loop(cfg config) string {
 	if c == nil {
 		return cfg.loop
 	}
@@ -80,7 +78,7 @@ func (c *cluster) loop(cfg config) string {
 
 // follow runs informers, policy and reports until stop is called, which waits for
 // their end. It outlives ctx: the last heals still ask the API.
-func (c *cluster) follow(ctx context.Context) (stop func(context.Context) error) {
+func (c *inCluster) follow(ctx context.Context) (stop func(context.Context) error) {
 	if c == nil {
 		return func(context.Context) error { return nil }
 	}

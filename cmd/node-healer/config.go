@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/cmd/internal/command"
-	"github.com/csi-addons/node-healer/internal/cluster/policy"
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 )
@@ -81,7 +81,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.Var(&c.pathRoots, "path-root", "further `directory` beneath which volume paths may lie; repeatable")
 	f.StringVar(&c.stateDir, "state-dir", "/var/lib/node-healer", "`directory` for records and the audit log; one server at a time")
 	f.StringVar(&c.mode, "mode", modeHeal, "`mode`: heal; check (changes no mount and writes to no volume); off (NodeHealer answers UNIMPLEMENTED)")
-	f.StringVar(&c.loop, "loop", policy.LoopOff, "what the node does by itself: `mode` observe (checks its volumes and reports as after a call); heal (also heals them as a call would); off. The setting loop of the cluster counts instead, unless it is off here")
+	f.StringVar(&c.loop, "loop", cluster.LoopOff, "what the node does by itself: `mode` observe (checks its volumes and reports as after a call); heal (also heals them as a call would); off. The setting loop of the cluster counts instead, unless it is off here")
 	f.BoolVar(&c.dryRun, "dry-run", false, "change nothing, whoever calls; with --loop=heal, say in the log and in events what would be healed")
 	f.DurationVar(&c.checkInterval, "check-interval", time.Minute, "with --loop, the time between two checks of a volume whose mounts do not change: 10s to 1h")
 	f.BoolVar(&c.standalone, "standalone", false, "there is no orchestrator: no API is asked, and the caller vouches that the volume it names is wanted")

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
-	"github.com/csi-addons/node-healer/internal/cluster/policy"
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
@@ -26,7 +26,7 @@ func (c *config) check() error {
 		c.checkSockets(),
 		c.checkRestage(),
 		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
-		oneOf("--loop", c.loop, policy.LoopModes()...),
+		oneOf("--loop", c.loop, cluster.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
 		oneOf("--probe-write", engine.WriteProbe(c.probeWrite), engine.WriteOnSuspicion, engine.WriteNever),

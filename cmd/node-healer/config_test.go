@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/cluster/policy"
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
@@ -17,7 +17,7 @@ func TestDefaults(t *testing.T) {
 		kubeletRoot: "/var/lib/kubelet",
 		stateDir:    "/var/lib/node-healer",
 		mode:        modeHeal,
-		loop:        policy.LoopOff, checkInterval: time.Minute,
+		loop:        cluster.LoopOff, checkInterval: time.Minute,
 		probeTimeout: 5 * time.Second,
 		slowAnswer:   time.Second,
 		probeWrite:   "on-suspicion", healContainers: "fuse",
@@ -38,7 +38,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--driver-timeout=3m --csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true, name: "m",
 		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
-		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: policy.LoopObserve, dryRun: true, checkInterval: 2 * time.Minute,
+		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: cluster.LoopObserve, dryRun: true, checkInterval: 2 * time.Minute,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
 		driverTimeout: 3 * time.Minute, csiSockets: namedValues{"d": "/k/d.sock"}, allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{

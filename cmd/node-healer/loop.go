@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/internal/cluster/policy"
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/loop"
 	"github.com/csi-addons/node-healer/internal/metrics"
 	"github.com/csi-addons/node-healer/internal/node"
@@ -24,13 +24,13 @@ func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) 
 }
 
 // newLoop returns the node's own loop; nil with --loop=off and --mode=off.
-func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*loop.Loop, error) {
-	if cfg.loop == policy.LoopOff || cfg.mode == modeOff {
+func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, c *inCluster, server *nodeserver.Server) (*loop.Loop, error) {
+	if cfg.loop == cluster.LoopOff || cfg.mode == modeOff {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	loop, err := loop.New(loop.Config{
 		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
-		Action: func() loop.Action { return loop.Action(cluster.loop(cfg)) }, DryRun: cfg.dryRun,
+		Action: func() loop.Action { return loop.Action(c.loop(cfg)) }, DryRun: cfg.dryRun,
 		Recovered: m.Recovered,
 	})
 	if err != nil {

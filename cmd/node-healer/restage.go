@@ -9,7 +9,7 @@ import (
 )
 
 // newStager returns what says which drivers stage volumes anew, and with what.
-func newStager(cfg config, c *cluster) driver.Stager {
+func newStager(cfg config, c *inCluster) driver.Stager {
 	switch {
 	case cfg.standalone: // everything comes from the call
 	case c != nil:

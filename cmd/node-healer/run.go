@@ -158,7 +158,7 @@ func newNode(cfg config, ns *node.Namespace, pool *worker.Pool) (*node.Node, err
 	})
 }
 
-func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *cluster, records *state.Records, audit *state.Audit) (*engine.Engine, error) {
+func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *inCluster, records *state.Records, audit *state.Audit) (*engine.Engine, error) {
 	return engine.New(engine.Config{
 		Node:       host,
 		Providers:  providers,
@@ -177,7 +177,7 @@ func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *clus
 	})
 }
 
-func newServer(cfg config, host *node.Node, c *cluster, engine nodeserver.Healer, ns *node.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
+func newServer(cfg config, host *node.Node, c *inCluster, engine nodeserver.Healer, ns *node.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)

@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	// requestTimeout bounds one request: a step waits for it.
+	requestTimeout = 2 * time.Second
+
+	protobuf = "application/vnd.kubernetes.protobuf"
+)
+
+// Client sends requests to the API for the few groups that this program needs.
+// The usual clientset knows every kind, which costs memory on every node.
+type Client struct {
+	groups map[string]rest.Interface
+}
+
+// ClientConfig configures a Client.
+type ClientConfig struct {
+	// Kubeconfig is a file; empty: the service account of our own pod.
+	Kubeconfig string
+	// Version goes into the user agent.
+	Version string
+}
+
+// NewClient returns a Client that has not sent anything yet.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	access, err := rest.InClusterConfig()
+	if cfg.Kubeconfig != "" {
+		access, err = clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the Kubernetes API: %w", err)
+	}
+	access.UserAgent = "node-healer/" + cfg.Version
+	// Callers limit their own rates (running heals, the reporter): a limit here
+	// would look like an API that does not answer.
+	access.QPS = -1
+	httpClient, err := rest.HTTPClientFor(access)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+	}
+	return NewClientFor(access, httpClient)
+}
+
+// NewClientFor returns a Client over an HTTP client.
+func NewClientFor(access *rest.Config, httpClient *http.Client) (*Client, error) {
+	c := &Client{groups: map[string]rest.Interface{}}
+	scheme := runtime.NewScheme()
+	var errs []error
+	for _, group := range []struct {
+		version schema.GroupVersion
+		add     func(*runtime.Scheme) error
+	}{
+		{corev1.SchemeGroupVersion, corev1.AddToScheme},
+		{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
+	} {
+		errs = append(errs, group.add(scheme))
+		own := rest.CopyConfig(access)
+		own.GroupVersion, own.APIPath = &group.version, "/apis"
+		if group.version.Group == "" {
+			own.APIPath = "/api"
+		}
+		own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		own.ContentType, own.AcceptContentTypes = protobuf, protobuf+",application/json"
+		client, err := rest.RESTClientForConfigAndClient(own, httpClient)
+		errs = append(errs, err)
+		c.groups[group.version.Group] = client
+	}
+	return c, errors.Join(errs...)
+}
+
+func (c *Client) on(r request, verb *rest.Request) *rest.Request {
+	verb = verb.NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource(r.Resource)
+	if r.Name != "" {
+		verb = verb.Name(r.Name)
+	}
+	return verb
+}
+
+// get reads one object from the API itself.
+func (c *Client) get(ctx context.Context, r request, into runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	r.Verb = "get"
+	return explain(r, c.on(r, c.groups[r.Group].Get()).Do(ctx).Into(into))
+}
+
+// patch changes an object and reads what became of it.
+func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, patch []byte, into runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	r.Verb = "patch"
+	return explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(patch).Do(ctx).Into(into))
+}
+
+// list reads one page of a list. The caller sets the deadline.
+func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
+	r.Verb = "list"
+	answer := c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
+	if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && o.Limit > 1 {
+		return nil, errLargePage
+	}
+	page, err := answer.Get()
+	return page, explain(r, err)
+}

@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// maxConditions bounds the mount points that are remembered of one volume.
+const maxConditions = 64
+
+// mountPointConditions are the conditions of one mount point.
+type mountPointConditions struct {
+	// pod is empty for conditions of the whole volume, or of its staging mount point:
+	// every check sees those.
+	pod     string
+	reasons string
+}
+
+// volumeConditions are the conditions of a volume, by mount point. A check need not
+// see all mount points: the others keep what was last seen. It is not modified.
+type volumeConditions map[string]mountPointConditions
+
+// after returns the conditions after a report. A mount point that was not checked
+// keeps its conditions as long as its pod is on this node.
+func (c volumeConditions) after(r healer.Report, podsHere func([]string) []string) volumeConditions {
+	if len(c) == 0 && r.After.Healthy() {
+		return nil
+	}
+	now := conditionsOf(r.After)
+	unchecked := maps.Clone(c)
+	maps.DeleteFunc(unchecked, func(path string, m mountPointConditions) bool {
+		return m.pod == "" || path == containersOf(m.pod) || wasChecked(r.After.Case, path)
+	})
+	if len(unchecked) == 0 {
+		return now
+	}
+	var pods []string
+	for _, m := range unchecked {
+		pods = append(pods, m.pod)
+	}
+	pods = podsHere(pods)
+	for path, m := range unchecked {
+		if len(now) < maxConditions && slices.Contains(pods, m.pod) {
+			now[path] = m
+		}
+	}
+	return now
+}
+
+func conditionsOf(d healer.Diagnosis) volumeConditions {
+	found := map[string]map[string]bool{}
+	add := func(name, reason string) {
+		if found[name] == nil && len(found) >= maxConditions {
+			name = ""
+		}
+		if found[name] == nil {
+			found[name] = map[string]bool{}
+		}
+		found[name][reason] = true
+	}
+	names, pods := mountPointNames(d.Case)
+	for _, c := range d.Conditions {
+		add(nameOf(names, c.MountPoint), string(c.Reason))
+	}
+	for _, f := range d.Failures {
+		add("", "not examined by "+f.Provider)
+	}
+	now := volumeConditions{}
+	for name, reasons := range found {
+		now[name] = mountPointConditions{pods[name], strings.Join(slices.Sorted(maps.Keys(reasons)), ",")}
+	}
+	return now
+}
+
+// mountPointNames returns, by path, names of a case's mount points that are the same
+// in the next check, and by name their pods. The mount points in a pod's containers,
+// and its subPaths, share one name: they are listed only while something is wrong
+// there, and their paths may contain a process id.
+func mountPointNames(c healer.Case) (names, pods map[string]string) {
+	names, pods = map[string]string{}, map[string]string{}
+	for _, p := range c.MountPoints {
+		name := p.Path
+		if p.InContainer != nil || p.Layout.Kind == layout.Subpath {
+			name = containersOf(p.PodUID)
+		}
+		names[p.Path], pods[name] = name, p.PodUID
+	}
+	return names, pods
+}
+
+func nameOf(names map[string]string, path string) string {
+	if name, known := names[path]; known {
+		return name
+	}
+	return path
+}
+
+func containersOf(pod string) string { return "in the containers of " + pod }
+
+func wasChecked(c healer.Case, path string) bool {
+	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Path == path })
+}
+
+// reasons returns all reasons, wherever they are.
+func (c volumeConditions) reasons() string {
+	all := map[string]bool{}
+	for _, m := range c {
+		for reason := range strings.SplitSeq(m.reasons, ",") {
+			all[reason] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), ",")
+}
+
+// podsOf returns the UIDs of the pods whose mount points a report has.
+func podsOf(r healer.Report) []string {
+	all := map[string]bool{}
+	for _, d := range []healer.Diagnosis{r.Before, r.After} {
+		for _, p := range d.Case.MountPoints {
+			if p.PodUID != "" {
+				all[p.PodUID] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

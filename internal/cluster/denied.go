@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/internal/printable"
+)
+
+// maxErrorBytes bounds the text of an error that the API sent: it goes into
+// messages that have limits of their own.
+const maxErrorBytes = 499
+
+// answeredError is an error that the API sent, with a text of ours.
+type answeredError struct {
+	text string
+	err  error
+}
+
+// Error implements error.
+func (e *answeredError) Error() string { return e.text }
+
+// Unwrap returns the original.
+func (e *answeredError) Unwrap() error { return e.err }
+
+// explain adds to an error what was asked of the API, and to a denial also what
+// is missing, how to fix it, and how to check it. It also takes errors that a
+// watch brings as an event.
+func explain(r request, err error) error {
+	r = r.shown()
+	var known *answeredError
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return err // a reflector passes on what list returned
+	case !errors.As(err, &answer):
+		if sent := (*url.Error)(nil); errors.As(err, &sent) {
+			err = sent.Err // r says what was sent in fewer words
+		}
+		return fmt.Errorf("%s: %w", r, err)
+	case apierrors.IsUnauthorized(err):
+		return &answeredError{unauthenticated(r), err}
+	case apierrors.IsForbidden(err):
+		if lacking, user, is := parseDenial(answer.Status()); is {
+			return &answeredError{denied(lacking, user), err}
+		}
+		// Admission, a quota or a proxy refused it: the original text says more.
+	}
+	return &answeredError{oneLine(r.String() + ": " + err.Error()), err}
+}
+
+// denialText is how kube-apiserver words it (responsewriters.Forbidden).
+var denialText = regexp.MustCompile(
+	`User "([^"]*)" cannot ([a-z]+) resource "([a-z0-9-]+)" in API group "([a-z0-9.-]*)" (?:at the cluster scope|in the namespace "([a-z0-9-]+)")`)
+
+// parseDenial returns what the API says it denied, which may differ from what was sent, as
+// a watch that follows a list, and to whom, if the text names a user.
+func parseDenial(answer metav1.Status) (denied request, user string, is bool) {
+	found := denialText.FindStringSubmatch(answer.Message)
+	if found == nil {
+		return request{}, "", false
+	}
+	denied = request{Verb: found[2], Resource: found[3], Group: found[4], Namespace: found[5]}
+	if answer.Details != nil && plain.MatchString(answer.Details.Name) {
+		denied.Name = answer.Details.Name
+	}
+	if plain.MatchString(found[1]) {
+		user = found[1]
+	}
+	return denied.shown(), user, true
+}
+
+// plain is what a shell takes as one word.
+var plain = regexp.MustCompile(`^[A-Za-z0-9:._@/-]+$`)
+
+// applyManifests names no command: one for our manifests would undo an overlay
+// of them.
+const applyManifests = "apply deploy, or your overlay of it, again"
+
+// denied returns the text for a 403: who needs which right, the kubectl command with which
+// an administrator checks it, and the fix. The command names the object, which matters
+// where a rule lists names.
+func denied(r request, user string) string {
+	what := r.Resource
+	if r.Group != "" {
+		what += "." + r.Group
+	}
+	if r.Name != "" {
+		what += "/" + r.Name
+	}
+	where := "-A" // also for resources without a namespace
+	if r.Namespace != "" {
+		where = "-n " + r.Namespace
+	}
+	return oneLine(fmt.Sprintf("%s: denied (403). Fix: %s. Check: kubectl auth can-i %s %s %s --as=%s",
+		r, applyManifests, r.Verb, what, where, cmp.Or(user, "system:serviceaccount:NAMESPACE:NAME")))
+}
+
+// unauthenticated returns the text for a 401. The API does not say which of the
+// causes it is.
+func unauthenticated(r request) string {
+	return oneLine(fmt.Sprintf("%s: not authenticated (401). The API does not accept our token: it has expired, has another audience or issuer, "+
+		"its service account or pod was deleted, or a clock is wrong. Check: kubectl get serviceaccount -A, for that of this pod. "+
+		"Fix: %s, then delete this pod: it gets a new token", r, applyManifests))
+}
+
+func oneLine(text string) string { return printable.Line(text, maxErrorBytes) }

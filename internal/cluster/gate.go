@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/wanted"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// Gate implements healer.Gate in a cluster.
+type Gate struct {
+	Policy *Policy
+	// Node knows kubelet's paths and finds the containers that use a volume;
+	// *node.Node is the real one.
+	Node interface {
+		Kubelet() layout.Kubelet
+		RealPath(path string) string
+		wanted.Finder
+	}
+}
+
+// Inspect implements healer.Gate. It goes by what is known: what was forbidden when
+// the API last answered stays forbidden while it does not.
+func (g Gate) Inspect(ctx context.Context, v healer.Volume) error {
+	g.Policy.cluster.WaitForSync(ctx)
+	l := g.Node.Kubelet().Layout(g.Node.RealPath(v.Path))
+	return g.Policy.mode(g.Policy.recall(ctx, volumeNameOf(v, "", l), l.PodUID)).require(modeCheck)
+}
+
+// Wants implements healer.Gate. The API is asked only if the pod wanted the volume by
+// what is known.
+func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.MountPoint) bool {
+	cluster := g.Policy.cluster
+	known, found := cluster.Pod(p.PodUID)
+	if !found {
+		return false
+	}
+	name, node := volumeNameOf(c.Volume, c.Driver, p.Layout), cluster.NodeName()
+	w := g.Policy.recall(ctx, name, p.PodUID)
+	if w.wanted(name, p.PodUID, node) != nil {
+		return false
+	}
+	now, err := cluster.GetPod(ctx, known.Namespace, known.Name)
+	return err == nil && now != nil && now.UID == known.UID && w.wantedBy(now, name, node) == nil
+}
+
+// Enter implements healer.Gate.
+func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
+	p := &permit{policy: g.Policy, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
+	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
+	var holderErr error
+	p.holder, holderErr = wanted.HolderFor(ctx, g.Node, d.Case, s)
+	notAllowed, notWanted := p.ask(ctx)
+	if notAllowed == nil && notWanted == nil {
+		return p, nil
+	}
+	p.Leave(nil)
+	switch {
+	case notAllowed != nil:
+		return nil, notAllowed
+	case holderErr != nil:
+		return nil, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", notWanted, holderErr)
+	}
+	return nil, fmt.Errorf("no running container of this pod has the volume mounted, and %w", notWanted)
+}
+
+// Write implements healer.Gate.
+func (g Gate) Write(ctx context.Context, c healer.Case, p healer.MountPoint, onDisk bool) error {
+	name := nameAt(c, p)
+	w, err := g.Policy.ask(ctx, name, p.PodUID, true)
+	if err != nil {
+		return err
+	}
+	// The modes of all pods count: they share what is written to.
+	if err := g.Policy.mode(w).require(modeHeal); err != nil || !onDisk {
+		return cmp.Or(err, w.Unavailable)
+	}
+	return g.Policy.mayWrite(ctx, w, name)
+}
+
+// reasonsFor returns the conditions that a step is meant to heal. What an interrupted
+// step of ours left behind has none: no driver repairs that.
+func reasonsFor(d healer.Diagnosis, s healer.Step) []healer.Reason {
+	if top, mounted := s.MountPoint.Top(); mounted && top.Placeholder() {
+		return nil
+	}
+	var list []healer.Reason
+	for _, c := range d.For(s) {
+		list = append(list, c.Reason)
+	}
+	return list
+}
+
+// permit allows one step. It is revalidated right before the mount point becomes
+// usable.
+type permit struct {
+	policy  *Policy
+	step    healer.Step
+	name    VolumeName
+	reasons []healer.Reason
+	// earlier is true when the volume was last seen in an earlier boot.
+	earlier bool
+	// holder is a container that uses the volume; nil when there is none.
+	holder *node.Holder
+}
+
+// ask asks the API, and returns why the step is not allowed and why the mount point
+// is not wanted.
+func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
+	w, err := p.policy.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
+	if err != nil {
+		return healer.RefusedBy(healer.RuleAPI, err), nil
+	}
+	return p.allowed(ctx, w), healer.RefusedBy(ruleOr(w, healer.RuleWanted), p.wanted(w))
+}
+
+func (p *permit) allowed(ctx context.Context, w view) error {
+	if err := p.policy.mode(w).require(modeHeal); err != nil {
+		return healer.RefusedBy(healer.RuleMode, err)
+	}
+	if err := w.draining(); err != nil {
+		return healer.RefusedBy(healer.RuleDrain, err)
+	}
+	if err := p.policy.driverAway(ctx, p.name.Driver); err != nil {
+		return healer.RefusedBy(healer.RuleDriverGrace, err)
+	}
+	for _, reason := range p.reasons {
+		if w.settings.selfRepair.leaves(p.name.Driver, reason) {
+			return healer.RefusedBy(healer.RuleSelfRepair, fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
+				reason, p.name.Driver, keySelfRepair, p.policy.cluster.ConfigMapName()))
+		}
+	}
+	if !p.step.Writes {
+		return nil
+	}
+	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), p.policy.mayWrite(ctx, w, p.name))
+}
+
+// ruleOr returns the rule of a refusal by what the API says, or that it says nothing.
+func ruleOr(w view, rule healer.Rule) healer.Rule {
+	if w.Unavailable != nil {
+		return healer.RuleAPI
+	}
+	return rule
+}
+
+// wanted goes by a running container that has the volume, else by the pod, and for a
+// mount point that belongs to no pod by any pod that wants the volume. An API that does
+// not answer allows nothing.
+func (p *permit) wanted(w view) error {
+	mountPoint := p.step.MountPoint
+	if p.step.Cost == healer.Restage {
+		return p.wantsRestage(w)
+	}
+	switch {
+	case p.holder != nil && p.holder.Alive() == nil:
+		return nil
+	case p.earlier:
+		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
+	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
+		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
+	}
+	return w.wanted(p.name, mountPoint.PodUID, p.policy.cluster.NodeName())
+}
+
+// Revalidate implements healer.Permit. It is asked while the mount is in place but
+// read-only, as the driver may have begun to unpublish since.
+func (p *permit) Revalidate(ctx context.Context) error {
+	switch notAllowed, notWanted := p.ask(ctx); {
+	case notAllowed != nil:
+		return fmt.Errorf("%w: no longer allowed: %w", healer.ErrRefused, notAllowed)
+	case notWanted != nil:
+		return fmt.Errorf("%w: the mount point is no longer wanted: %w", healer.ErrRefused, notWanted)
+	}
+	return nil
+}
+
+// Leave implements healer.Permit.
+func (p *permit) Leave(error) {
+	if p.holder != nil {
+		p.holder.Close()
+	}
+}

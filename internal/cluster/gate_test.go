@@ -1,0 +1,473 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
+)
+
+const (
+	kubeletRoot      = "/var/lib/kubelet"
+	podMountPoint    = kubeletRoot + "/pods/uid-of-app/volumes/kubernetes.io~csi/pv-1/mount"
+	stagedMountPoint = kubeletRoot + "/plugins/kubernetes.io/csi/" + kubetest.DriverName + "/0123/globalmount"
+)
+
+// thisHost has kubelet's paths, and at most one container.
+type thisHost struct {
+	t *testing.T
+	// runs is the process of a container that has the volume mounted.
+	runs int
+	err  error
+}
+
+func (h *thisHost) Kubelet() layout.Kubelet  { return layout.Kubelet{Root: kubeletRoot} }
+func (h *thisHost) RealPath(p string) string { return p }
+
+func (h *thisHost) Holder(context.Context, string, facts.Dev) (*node.Holder, error) {
+	if h.runs == 0 || h.err != nil {
+		return nil, h.err
+	}
+	return node.Hold(h.runs), nil
+}
+
+func (h *thisHost) HolderAt(ctx context.Context, m facts.ContainerMount) *node.Holder {
+	holder, _ := h.Holder(ctx, m.PodUID, m.Mount.Dev)
+	return holder
+}
+
+// insideMountPoint is where a container of the pod has the volume.
+const insideMountPoint = "/proc/77/root/data"
+
+// at returns a step for a mount point, and the case in which it is offered.
+func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) {
+	mountPoint := healer.MountPoint{Path: path, Layout: h.Kubelet().Layout(path)}
+	mountPoint.PodUID = mountPoint.Layout.PodUID
+	if path == insideMountPoint {
+		mountPoint.Role, mountPoint.PodUID = healer.RoleContainer, "uid-of-app"
+		mountPoint.InContainer = &healer.InContainer{ContainerMount: facts.ContainerMount{Container: facts.Container{Workload: facts.Workload{PodUID: "uid-of-app"}, PID: h.runs}, Mount: facts.Mount{Dev: facts.Dev{Minor: 50}}}}
+	}
+	d := healer.Diagnosis{
+		Case:       healer.Case{Volume: healer.Volume{ID: kubetest.Handle, Path: path}, Driver: kubetest.DriverName, MountPoints: []healer.MountPoint{mountPoint}},
+		Conditions: []healer.Condition{{Reason: healer.NotMounted, MountPoint: path, Acute: true}},
+	}
+	return d, healer.Step{Name: "step", MountPoint: mountPoint, Heals: []healer.Reason{healer.NotMounted}, Source: facts.Dev{Major: 7, Minor: 1}, Writes: writes}
+}
+
+// drain cordons the node and terminates the volume's pod.
+func (d *disk) drain() {
+	d.node.Spec.Unschedulable = true
+	kubetest.Terminate(d.pod)
+	d.api.Put(d.node, d.pod)
+}
+
+// rollOut has the driver's own pod not ready.
+func (d *disk) rollOut() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "driver"}, Spec: corev1.PodSpec{NodeName: kubetest.NodeName}}
+	is := true
+	pod.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "driver", Controller: &is}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "socket"}}
+	pod.Spec.Volumes[0].HostPath = &corev1.HostPathVolumeSource{Path: kubeletRoot + "/plugins/" + kubetest.DriverName}
+	d.api.Put(pod)
+}
+
+// changes are what may happen before a step, or during it, and why the step is then
+// refused.
+var changes = map[string]struct {
+	change func(*disk)
+	want   string // why not; empty: it may
+	rule   healer.Rule
+	// ofWrites is true for what matters only to a step that writes to a device.
+	ofWrites bool
+}{
+	"nothing happens":            {change: func(*disk) {}},
+	"the pod goes":               {change: func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod) }, want: "is terminating", rule: healer.RuleWanted},
+	"the pod is gone":            {change: func(d *disk) { d.api.Remove(d.pod) }, want: "no pod", rule: healer.RuleWanted},
+	"the claim is another one":   {change: func(d *disk) { d.claim.UID = "another"; d.api.Put(d.claim) }, want: "does not list", rule: healer.RuleWanted},
+	"the cluster may only check": {change: func(d *disk) { d.settings(keyMode, "check") }, want: "mode check", rule: healer.RuleMode},
+	"the cluster is off":         {change: func(d *disk) { d.settings(keyMode, "off") }, want: "mode off", rule: healer.RuleMode},
+	"the settings are wrong":     {change: func(d *disk) { d.settings("x", "y") }, want: "key x", rule: healer.RuleMode},
+	"the claim may only be checked": {change: func(d *disk) {
+		d.claim.Annotations = map[string]string{ModeAnnotation: "check"}
+		d.api.Put(d.claim)
+	}, want: "mode check", rule: healer.RuleMode},
+	"the node is drained":     {change: (*disk).drain, want: "drained", rule: healer.RuleDrain},
+	"the driver is not ready": {change: (*disk).rollOut, want: "not been ready", rule: healer.RuleDriverGrace},
+	"it is left to the driver": {change: func(d *disk) {
+		d.settings(keySelfRepair, fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted))
+	}, want: "is left to driver", rule: healer.RuleSelfRepair},
+	"a pod says heal, and the node check": {change: func(d *disk) {
+		d.pod.Annotations = map[string]string{ModeAnnotation: "heal"}
+		d.node.Annotations = map[string]string{ModeAnnotation: "check"}
+		d.api.Put(d.pod, d.node)
+	}, want: "mode check by Node", rule: healer.RuleMode},
+	"connection refused":       {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer", rule: healer.RuleAPI},
+	"no answer":                {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer) }, want: "does not answer", rule: healer.RuleAPI},
+	"the API is away for long": {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer); time.Sleep(2 * time.Hour) }, want: "does not answer", rule: healer.RuleAPI},
+
+	"the volume goes":            {change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) }, want: "is being deleted", rule: healer.RuleWrite, ofWrites: true},
+	"the node is out of service": {change: (*disk).outOfService, want: corev1.TaintNodeOutOfService, rule: healer.RuleDrain},
+	"another node has it":        {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.pv, "node-2")) }, want: "node node-2 has", rule: healer.RuleWrite, ofWrites: true},
+}
+
+// TestStep asks before a step, and again before its mount point becomes usable.
+func TestStep(t *testing.T) {
+	for _, path := range []string{podMountPoint, stagedMountPoint, insideMountPoint} {
+		for name, tc := range changes {
+			for _, writes := range []bool{false, true} {
+				want := tc.want
+				if !writes && tc.ofWrites {
+					want = ""
+				}
+				t.Run(fmt.Sprintf("%s, %s, writes: %v", filepath.Base(path), name, writes), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						api := kubetest.NewAPI()
+						disk := newDisk(api)
+						policy, end := following(t, api)
+						defer end()
+						node := &thisHost{t: t}
+						d, step := node.at(path, writes)
+						gate := Gate{Policy: policy, Node: node}
+						p, err := gate.Enter(t.Context(), d, step)
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer p.Leave(nil)
+						if err := p.Revalidate(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+						tc.change(disk)
+						synctest.Wait()
+						err = p.Revalidate(t.Context())
+						expect(t, "in the middle", err, want)
+						if err != nil && !errors.Is(err, healer.ErrRefused) {
+							t.Errorf("no refusal, but %v", err)
+						}
+						q, err := gate.Enter(t.Context(), d, step)
+						expect(t, "before", err, want)
+						if err != nil && healer.RuleOf(err) != tc.rule {
+							t.Errorf("refused by rule %s, want %s: %v", healer.RuleOf(err), tc.rule, err)
+						}
+						if err == nil {
+							q.Leave(nil)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func expect(t *testing.T, when string, err error, want string) {
+	t.Helper()
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("%s: got %v, want %q", when, err, want)
+	}
+}
+
+// TestStepForAContainer: a running container counts, whatever the pod's state.
+func TestStepForAContainer(t *testing.T) {
+	for _, path := range []string{podMountPoint, insideMountPoint} {
+		t.Run(filepath.Base(path), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { stepForAContainer(t, path) }) })
+	}
+}
+
+func stepForAContainer(t *testing.T, path string) {
+	t.Helper()
+	api := kubetest.NewAPI()
+	disk := newDisk(api)
+	policy, end := following(t, api)
+	defer end()
+	container := exec.Command("sleep", "600")
+	if err := container.Start(); err != nil {
+		t.Fatal(err)
+	}
+	node := &thisHost{t: t, runs: container.Process.Pid}
+	d, step := node.at(path, false)
+	kubetest.Terminate(disk.pod)
+	api.Put(disk.pod)
+	p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Leave(nil)
+	if err := p.Revalidate(t.Context()); err != nil {
+		t.Error(err)
+	}
+	// A container allows changes of the mount point, not of the device.
+	kubetest.Terminate(disk.attached)
+	api.Put(disk.attached)
+	_, writing := node.at(path, true)
+	_, err = Gate{Policy: policy, Node: node}.Enter(t.Context(), d, writing)
+	expect(t, "a step that writes", err, "is being deleted")
+
+	_ = container.Process.Kill()
+	_ = container.Wait()
+	expect(t, "the container has ended", p.Revalidate(t.Context()), "is terminating")
+}
+
+func TestStepAtOtherMountPoints(t *testing.T) {
+	for name, tc := range map[string]struct {
+		path  string
+		blind error
+		want  string
+	}{
+		"no path of kubelet's":         {path: "/mnt/data", want: "none of kubelet's"},
+		"an unknown pod":               {path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), want: "knows no pod"},
+		"another volume's directory":   {path: strings.Replace(podMountPoint, "pv-1", "pv-2", 1), want: "does not list"},
+		"a pod, and no look at procfs": {path: podMountPoint, blind: errors.New("no procfs")},
+		"an unknown pod, and no look at procfs": {
+			path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), blind: errors.New("no procfs"), want: "no procfs",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				newDisk(api)
+				policy, end := following(t, api)
+				defer end()
+				node := &thisHost{t: t, err: tc.blind}
+				d, step := node.at(tc.path, false)
+				p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+				expect(t, "before", err, tc.want)
+				if err == nil {
+					p.Leave(nil)
+				}
+			})
+		})
+	}
+}
+
+// TestTriedWrite: a tried write needs the mode, and on a disk all that a step which
+// writes to it needs.
+func TestTriedWrite(t *testing.T) {
+	for name, tc := range changes {
+		switch name {
+		case "the pod goes", "the pod is gone", "the claim is another one", "the node is drained", "the driver is not ready", "it is left to the driver":
+			continue // a tried write leaves nothing behind and interferes with nothing
+		}
+		for _, onDisk := range []bool{false, true} {
+			want := tc.want
+			if !onDisk && (tc.ofWrites || tc.rule == healer.RuleDrain) {
+				want = ""
+			}
+			t.Run(fmt.Sprintf("%s, on a disk: %v", name, onDisk), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					api := kubetest.NewAPI()
+					disk := newDisk(api)
+					policy, end := following(t, api)
+					defer end()
+					node := &thisHost{t: t}
+					d, _ := node.at(podMountPoint, false)
+					gate := Gate{Policy: policy, Node: node}
+					if err := gate.Write(t.Context(), d.Case, d.Case.MountPoints[0], onDisk); err != nil {
+						t.Fatal(err)
+					}
+					tc.change(disk)
+					synctest.Wait()
+					expect(t, "then", gate.Write(t.Context(), d.Case, d.Case.MountPoints[0], onDisk), want)
+				})
+			})
+		}
+	}
+}
+
+// TestInspect: only a mode forbids an inspection: a pod's as soon as the informer has
+// it, that of objects read by name within the hour. An outage changes nothing.
+func TestInspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		gate := Gate{Policy: policy, Node: node}
+		inspect := func(path, want string) {
+			t.Helper()
+			synctest.Wait()
+			expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path}), want)
+		}
+		inspect(podMountPoint, "")
+		kubetest.Terminate(disk.pod)
+		disk.pod.Annotations = map[string]string{ModeAnnotation: "off"}
+		api.Put(disk.pod)
+		inspect(podMountPoint, "mode off by Pod")
+		inspect(stagedMountPoint, "mode off by Pod")
+		disk.pod.Annotations = map[string]string{ModeAnnotation: "heal"}
+		api.Put(disk.pod)
+		inspect(podMountPoint, "")
+
+		disk.claim.Annotations = map[string]string{ModeAnnotation: "off"}
+		api.Put(disk.claim)
+		inspect(podMountPoint, "") // not read again yet
+		d, step := node.at(podMountPoint, false)
+		_, err := gate.Enter(t.Context(), d, step)
+		expect(t, "a step", err, "mode off by PersistentVolumeClaim")
+		for _, path := range []string{podMountPoint, stagedMountPoint, "/mnt/data"} {
+			inspect(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+		}
+		disk.claim.Annotations = nil
+		api.Put(disk.claim)
+		inspect(podMountPoint, "mode off by PersistentVolumeClaim")
+		time.Sleep(time.Hour)
+		inspect(podMountPoint, "")
+
+		disk.claim.Annotations = map[string]string{ModeAnnotation: "off"}
+		api.Put(disk.claim)
+		time.Sleep(time.Hour)
+		inspect(podMountPoint, "mode off by PersistentVolumeClaim")
+		api.Break(kubetest.ErrNoAnswer)
+		time.Sleep(24 * time.Hour)
+		for _, path := range []string{podMountPoint, stagedMountPoint, "/mnt/data"} {
+			inspect(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+		}
+	})
+}
+
+// TestIdleNodeSendsFewRequests: inspections of a volume cost a few requests an hour.
+func TestIdleNodeSendsFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		gate := Gate{Policy: policy, Node: &thisHost{t: t}}
+		count := func() int {
+			return api.Count("get persistentvolumes") + api.Count("get persistentvolumeclaims") + api.Count("get storageclasses")
+		}
+		for range 10 * 60 {
+			for _, path := range []string{podMountPoint, stagedMountPoint} {
+				expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path}), "")
+			}
+			time.Sleep(time.Minute)
+		}
+		if asked := count(); asked > 2*13 { // again after 48 minutes at the earliest
+			t.Errorf("it asked %d times in ten hours", asked)
+		}
+		if asked := api.Count("get nodes") + api.Count("get pods") + api.Count("get configmaps") + api.Count("list persistentvolumes"); asked != 0 {
+			t.Errorf("it asked %d times for what it watches or does not need", asked)
+		}
+	})
+}
+
+// TestWants: the API has to confirm what the informers say.
+func TestWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		gate := Gate{Policy: policy, Node: node}
+		wants := func(when, path string, want bool) {
+			t.Helper()
+			d, _ := node.at(path, false)
+			if got := gate.Wants(t.Context(), d.Case, d.Case.MountPoints[0]); got != want {
+				t.Errorf("%s: %t", when, got)
+			}
+		}
+		wants("it is", podMountPoint, true)
+		wants("an unknown pod", strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), false)
+		wants("another volume", strings.Replace(podMountPoint, "pv-1", "pv-2", 1), false)
+		api.Break(kubetest.ErrNoAnswer)
+		wants("no answer", podMountPoint, false)
+		api.Break(nil)
+		time.Sleep(time.Hour)
+		wants("it is again", podMountPoint, true)
+		api.Set(func(a *kubetest.API) { a.Stalled = true })
+		kubetest.Terminate(disk.pod)
+		api.Put(disk.pod)
+		wants("the informer lags", podMountPoint, false)
+	})
+}
+
+// TestStepAfterABoot: what kubelet may be about to publish is left to it, unless a
+// container runs.
+func TestStepAfterABoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		for boot, want := range map[string]string{"this": "", "the one before": "since the node booted"} {
+			node := &thisHost{t: t}
+			d, step := node.at(podMountPoint, false)
+			d.Case.BootID, d.Case.Record = "this", &healer.Record{BootID: boot}
+			p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+			expect(t, boot, err, want)
+			if err == nil {
+				p.Leave(nil)
+			}
+			node.runs = os.Getpid()
+			if p, err = (Gate{Policy: policy, Node: node}).Enter(t.Context(), d, step); err != nil {
+				t.Errorf("a container runs: %v", err)
+				continue
+			}
+			p.Leave(nil)
+		}
+	})
+}
+
+// TestWriteThroughAnotherPod: any pod that uses the volume can forbid a write, as they
+// share what is written to.
+func TestWriteThroughAnotherPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		other := kubetest.Pod("other", disk.claim)
+		other.Annotations = map[string]string{ModeAnnotation: "check"}
+		api.Put(other)
+		policy, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		gate := Gate{Policy: policy, Node: node}
+		d, step := node.at(podMountPoint, false)
+		p, err := gate.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Errorf("its mount point is its own: %v", err)
+		} else {
+			p.Leave(nil)
+		}
+		for _, onDisk := range []bool{false, true} {
+			expect(t, "a write", gate.Write(t.Context(), d.Case, step.MountPoint, onDisk), "other")
+		}
+		_, writing := node.at(podMountPoint, true)
+		_, err = gate.Enter(t.Context(), d, writing)
+		expect(t, "a step that writes", err, "other")
+	})
+}
+
+// TestStepOfACallThatEnded: a step of a cancelled call is refused.
+func TestStepOfACallThatEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		d, step := node.at(podMountPoint, false)
+		p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Leave(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		expect(t, "then", p.Revalidate(ctx), context.Canceled.Error())
+	})
+}

@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// The indexes of the pods' informer.
+const (
+	byUID       = "uid"
+	byClaim     = "claim"
+	byDaemonSet = "daemonset" // the pods of DaemonSets, under one key
+)
+
+// informer follows the few objects of one kind that belong to this node.
+// Inspections go by it; before a step the API itself is asked.
+type informer struct {
+	cache.SharedIndexInformer
+	what request
+
+	mu sync.Mutex
+	// err is the last error of list or watch, loggedAt the resource version at
+	// which an error was last logged.
+	err      error
+	loggedAt string
+}
+
+// noWatchList has an informer list instead of streaming the list: a reflector
+// that streams sleeps for up to a minute after a refused connection, even when
+// its context ends (client-go, Reflector.watchList).
+type noWatchList struct{}
+
+// IsWatchListSemanticsUnSupported implements what client-go asks of a client.
+func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
+
+func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
+	what := request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace}
+	strip := func(o any) {
+		if whole, ok := o.(T); ok {
+			k.strip(whole)
+		}
+	}
+	lists := cache.NewFilteredListWatchFromClient(c.groups[k.group], k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
+	// The reflector's own pages would be kept whole until the last one has come, and its
+	// resource version 0 has the API answer with everything at once. 300 pods of 1 MB,
+	// which anybody may create, are then more memory than this process has.
+	lists.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+		all := &metainternalversion.List{}
+		version, err := c.pages(ctx, what, selector, podsPerPage, func(o runtime.Object) {
+			strip(o)
+			all.Items = append(all.Items, o)
+		})
+		all.ResourceVersion = version
+		return all, err
+	}
+	i := &informer{
+		SharedIndexInformer: cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, noWatchList{}), k.empty(), 0, indexes),
+		what:                what,
+	}
+	err := errors.Join(
+		i.SetTransform(func(o any) (any, error) { // of what the watch brings, one object at a time
+			strip(o)
+			return o, nil
+		}),
+		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(explain(i.what, err)) }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", k.resource, err)
+	}
+	return i, nil
+}
+
+// fail records an error and logs it if it is new: an answer of the API when its
+// text changes, a broken connection once until a watch has worked again.
+func (i *informer) fail(err error) {
+	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return // how watches end
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	at := "at " + i.LastSyncResourceVersion()
+	if i.loggedAt != at || isAnswer(err) && err.Error() != i.err.Error() {
+		klog.ErrorS(err, "Cannot follow what the cluster wants", "resource", i.what.Resource)
+	}
+	i.err, i.loggedAt = err, at
+}
+
+// listed returns why the informer has no list yet; nil: it has its first one.
+func (i *informer) listed() error {
+	if i.HasSynced() {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.err != nil {
+		return i.err
+	}
+	return fmt.Errorf("the list of %s has not come yet", i.what.Resource)
+}
+
+func one[T any](i *informer, key string) (T, bool) {
+	o, found, err := i.GetIndexer().GetByKey(key)
+	t, ok := o.(T)
+	return t, found && ok && err == nil
+}
+
+func indexed[T any](i *informer, index, key string) []T {
+	objects, err := i.GetIndexer().ByIndex(index, key)
+	if err != nil {
+		return nil
+	}
+	list := make([]T, 0, len(objects))
+	for _, o := range objects {
+		if t, ok := o.(T); ok {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func podIndexes() cache.Indexers {
+	index := func(keys func(*corev1.Pod) []string) cache.IndexFunc {
+		return func(o any) ([]string, error) { return keys(o.(*corev1.Pod)), nil }
+	}
+	return cache.Indexers{
+		byUID:   index(func(p *corev1.Pod) []string { return []string{string(p.UID)} }),
+		byClaim: index(claimsOf),
+		byDaemonSet: index(func(p *corev1.Pod) []string {
+			if ownedByDaemonSet(p) {
+				return []string{""}
+			}
+			return nil
+		}),
+	}
+}
+
+func ownedByDaemonSet(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(p)
+	return owner != nil && owner.Kind == daemonSet
+}
+
+// claimsOf returns the claims of a pod's volumes as <namespace>/<name>.
+func claimsOf(p *corev1.Pod) (claims []string) {
+	for i := range p.Spec.Volumes {
+		if claim := ClaimOf(p, &p.Spec.Volumes[i]); claim != "" {
+			claims = append(claims, p.Namespace+"/"+claim)
+		}
+	}
+	return claims
+}
+
+// ClaimOf returns the name of the claim behind a pod's volume, and "" for a
+// volume without one. A generic ephemeral volume's claim is named after pod and
+// volume.
+func ClaimOf(p *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return p.Name + "-" + v.Name
+	}
+	return ""
+}

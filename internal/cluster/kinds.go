@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// apiObject is an object of the API. A nil one stands for one that does not exist.
+type apiObject interface {
+	runtime.Object
+	metav1.Object
+}
+
+// kind is one resource that is read by name.
+type kind[T apiObject] struct {
+	group, resource string
+	empty           func() T
+	// stripSpec drops what is not needed of spec and status.
+	stripSpec func(T)
+}
+
+func kindOf[O any, T interface {
+	*O
+	apiObject
+}](group, resource string, stripSpec func(T),
+) kind[T] {
+	return kind[T]{group, resource, func() T { return new(O) }, stripSpec}
+}
+
+var (
+	podKind       = kindOf("", "pods", stripPod)
+	nodeKind      = kindOf("", "nodes", func(n *corev1.Node) { n.Spec.PodCIDRs, n.Status = nil, corev1.NodeStatus{} })
+	configMapKind = kindOf("", "configmaps", func(m *corev1.ConfigMap) { m.BinaryData = nil })
+	namespaceKind = kindOf("", "namespaces", func(*corev1.Namespace) {})
+	volumeKind    = kindOf("", "persistentvolumes", stripVolume)
+	claimKind     = kindOf("", "persistentvolumeclaims", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: nameOrNone(c.Spec.VolumeName)}
+		c.Status = corev1.PersistentVolumeClaimStatus{}
+	})
+	classKind  = kindOf(storagev1.GroupName, "storageclasses", func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} })
+	driverKind = kindOf(storagev1.GroupName, "csidrivers", func(*storagev1.CSIDriver) {})
+)
+
+// ModeAnnotation is the one annotation that is kept of every object.
+const ModeAnnotation = "node-healer.csi-addons.io/mode"
+
+// maxModeBytes bounds what is kept of it: no mode is longer.
+const maxModeBytes = 64
+
+// daemonSet is the one kind of owner that is kept.
+const daemonSet = "DaemonSet"
+
+// maxNameBytes is the limit of an object's name. Where an object names another one, the
+// API has none: it takes a claim's name of 1 MB in a pod.
+const maxNameBytes = 253
+
+// nameOrNone returns a name that an object can have, else none.
+func nameOrNone(name string) string {
+	if len(name) > maxNameBytes {
+		return ""
+	}
+	return name
+}
+
+// EnforceLabel is the one label that is kept but of a Node. On a namespace it says which pods may
+// be created there (Pod Security Admission).
+const EnforceLabel = "pod-security.kubernetes.io/enforce"
+
+// strip drops what is not needed of an object, so that little memory is used.
+func (k kind[T]) strip(o T) {
+	o.SetManagedFields(nil)
+	o.SetFinalizers(nil)
+	owner := metav1.GetControllerOf(o)
+	o.SetOwnerReferences(nil)
+	if owner != nil && owner.Kind == daemonSet {
+		o.SetOwnerReferences([]metav1.OwnerReference{{Kind: daemonSet, Name: nameOrNone(owner.Name), Controller: owner.Controller}})
+	}
+	if _, isNode := any(o).(*corev1.Node); !isNode { // the settings select nodes by label
+		enforce, labelled := o.GetLabels()[EnforceLabel]
+		o.SetLabels(nil)
+		if labelled {
+			o.SetLabels(map[string]string{EnforceLabel: enforce})
+		}
+	}
+	mode, set := o.GetAnnotations()[ModeAnnotation]
+	o.SetAnnotations(nil)
+	if set {
+		// Cloned, so that the rest of a long value is freed.
+		o.SetAnnotations(map[string]string{ModeAnnotation: strings.Clone(mode[:min(len(mode), maxModeBytes)])})
+	}
+	k.stripSpec(o)
+}
+
+func stripVolume(v *corev1.PersistentVolume) {
+	spec := corev1.PersistentVolumeSpec{AccessModes: v.Spec.AccessModes, ClaimRef: v.Spec.ClaimRef, StorageClassName: v.Spec.StorageClassName}
+	if csi := v.Spec.CSI; csi != nil {
+		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
+	}
+	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
+}
+
+// Limits of what is kept of one pod, which its creator may fill with megabytes:
+// more volumes than kubelet mounts for one pod, and longer paths than a socket
+// has (unix(7)). Volumes beyond them count as not wanted, and such a pod as no
+// driver's.
+const (
+	maxPodVolumes = 512
+	maxPluginPath = 256
+)
+
+// stripPod keeps what tells which volumes a pod has, whether it may have ended,
+// and of a DaemonSet's pod whether it is a CSI driver's.
+func stripPod(p *corev1.Pod) {
+	daemon := ownedByDaemonSet(p)
+	volumes := make([]corev1.Volume, 0, min(len(p.Spec.Volumes), maxPodVolumes))
+	for _, v := range p.Spec.Volumes {
+		if len(volumes) == maxPodVolumes {
+			break
+		}
+		switch {
+		case v.PersistentVolumeClaim != nil && len(v.PersistentVolumeClaim.ClaimName) <= maxNameBytes,
+			daemon && v.HostPath != nil && len(v.HostPath.Path) <= maxPluginPath:
+			volumes = append(volumes, v)
+		case v.Ephemeral != nil:
+			v.Ephemeral = &corev1.EphemeralVolumeSource{} // its claim's name follows from the pod's name
+			volumes = append(volumes, v)
+		case v.CSI != nil:
+			v.CSI = &corev1.CSIVolumeSource{Driver: v.CSI.Driver}
+			volumes = append(volumes, v)
+		}
+	}
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: p.Spec.RestartPolicy, Volumes: volumes}
+	status := corev1.PodStatus{Phase: p.Status.Phase, Conditions: readyOnly(p.Status.Conditions)}
+	if HasRun(p) {
+		status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+	}
+	p.Status = status
+}
+
+// HasRun returns whether a container of the pod was ever started.
+func HasRun(p *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses), func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
+	})
+}
+
+func readyOnly(all []corev1.PodCondition) []corev1.PodCondition {
+	for _, c := range all {
+		if c.Type == corev1.PodReady {
+			return []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
+	for reason, severity := range map[healer.LeftReason]string{
+		healer.PermissionMissing: corev1.EventTypeWarning,
+		healer.TerminalError:     corev1.EventTypeWarning,
+		healer.DryRun:            corev1.EventTypeNormal,
+	} {
+		r := left(reason, "another try cannot help")
+		r.Left.Detail = "who needs which right " + strings.Repeat("é", 2000)
+		r.After.Steps = append(r.After.Steps, r.After.Steps[0])
+		r.After.Steps[1].MountPoint.Path = "/" + strings.Repeat("é", 2000)
+		m, _ := leftAlone(r, words("words "+strings.Repeat("é", 2000)))
+		if m.severity != severity || len(m.text) > maxTextBytes {
+			t.Errorf("%s: %d bytes: %+v", reason, len(m.text), m)
+		}
+		if reason != healer.DryRun && !strings.HasSuffix(m.text, triedAgain) {
+			t.Errorf("it does not say what it takes: %s", m.text)
+		}
+		if reason != healer.DryRun && !strings.Contains(m.text, "who needs which right") {
+			t.Errorf("it does not say what failed: %s", m.text)
+		}
+	}
+}

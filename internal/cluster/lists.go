@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	// listTime bounds a list of all objects of a kind in the cluster.
+	listTime = 20 * time.Second
+	// podsPerPage and volumesPerPage bound one page of a list as it is sent, where each
+	// object may have 1.5 MB: anybody makes such pods, and nobody but administrators and
+	// provisioners such volumes, of which there may be 40,000.
+	podsPerPage, volumesPerPage = 10, 100
+	// maxPageBytes bounds a page that is decoded, in which a pod may take 30 times its
+	// size (with 40,000 volumes). After one that is larger the list goes on with one object, and
+	// with twice as many in each page after that.
+	maxPageBytes = 1 << 20
+	// maxLists bounds the attempts to read a list in one snapshot.
+	maxLists = 3
+)
+
+// errLargePage says that a page of several objects has more bytes than maxPageBytes.
+var errLargePage = errors.New("the page is too large to be decoded")
+
+// errOtherSnapshot says that the pages of a list are of different snapshots.
+var errOtherSnapshot = errors.New("the pages of the list are of different resource versions")
+
+// pages reads a list page by page and hands on each object, which the caller may keep
+// and change, and its resource version at the end. All pages are of one snapshot, so
+// that an object that moves between pages is not missed.
+func (c *Client) pages(ctx context.Context, what request, selector fields.Selector, perPage int64, take func(runtime.Object)) (snapshot string, err error) {
+	for page := (metav1.ListOptions{Limit: perPage, FieldSelector: selector.String()}); ; {
+		list, err := c.list(ctx, what, page)
+		if errors.Is(err, errLargePage) {
+			page.Limit = 1
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		of, err := meta.ListAccessor(list)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", what, err)
+		}
+		if snapshot == "" {
+			snapshot = of.GetResourceVersion()
+		}
+		if of.GetResourceVersion() != snapshot {
+			return "", errOtherSnapshot
+		}
+		// Each object is copied out of the page, which could not be freed otherwise.
+		if err := meta.EachListItemWithAlloc(list, func(o runtime.Object) error { take(o); return nil }); err != nil {
+			return "", fmt.Errorf("%s: %w", what, err)
+		}
+		if page.Continue = of.GetContinue(); page.Continue == "" {
+			return snapshot, nil
+		}
+		page.Limit = min(perPage, 2*page.Limit)
+	}
+}
+
+// matches reads a list of the whole cluster and returns what matches.
+func matches[T runtime.Object](ctx context.Context, c *Client, what request, match func(T) bool) (found []T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	for range maxLists {
+		found = nil
+		_, err = c.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
+			if t, ok := o.(T); ok && match(t) {
+				found = append(found, t)
+			}
+		})
+		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
+			return found, err
+		}
+	}
+	return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
+}
+
+// VolumesWithHandle returns all PersistentVolumes of the cluster with a driver
+// and a handle, as the API has them now. The API cannot select by handle.
+func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*corev1.PersistentVolume, error) {
+	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, c.reader.lists, func(ctx context.Context) (any, error) {
+		return matches(ctx, c.client, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
+			volumeKind.strip(pv)
+			return name.matches(pv)
+		})
+	})
+	found, _ := got.([]*corev1.PersistentVolume)
+	return found, err
+}
+
+// Attachments returns all attachments in the cluster of volumes that share a
+// driver and a handle, and of pods' inline volumes with the same ones, as the API
+// has them now. The API cannot select them, and a watch may lag.
+func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*storagev1.VolumeAttachment, error) {
+	csi := volumes[0].Spec.CSI
+	var names []string
+	for _, pv := range volumes {
+		names = append(names, pv.Name)
+	}
+	slices.Sort(names)
+	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), c.reader.lists, func(ctx context.Context) (any, error) {
+		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
+			if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
+				return true
+			}
+			inline := a.Spec.Source.InlineVolumeSpec
+			return inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle
+		})
+	})
+	found, _ := got.([]*storagev1.VolumeAttachment)
+	return found, err
+}

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+)
+
+// The values of the key loop of the settings, as of the flag --loop.
+const (
+	LoopOff     = "off"
+	LoopObserve = "observe"
+	LoopHeal    = "heal"
+)
+
+// LoopModes are all values of --loop.
+func LoopModes() []string { return []string{LoopOff, LoopObserve, LoopHeal} }
+
+// loopRule says what nodes do by themselves.
+type loopRule struct {
+	// NodeSelector are labels that a node has to have; none: every node.
+	NodeSelector map[string]string `json:"nodeSelector"`
+	Loop         string            `json:"loop"`
+}
+
+// parseLoop reads a list of rules in YAML.
+func parseLoop(text string) (rules []loopRule, err error) {
+	if err := yaml.UnmarshalStrict([]byte(text), &rules); err != nil {
+		return nil, fmt.Errorf("not a list of nodeSelector and loop: %w", err)
+	}
+	for i, r := range rules {
+		if r.Loop == "false" { // what YAML 1.1 makes of off
+			r.Loop, rules[i].Loop = LoopOff, LoopOff
+		}
+		if !slices.Contains(LoopModes(), r.Loop) {
+			return nil, fmt.Errorf("rule %d: %.40q is none of %s", i+1, r.Loop, strings.Join(LoopModes(), ", "))
+		}
+	}
+	return rules, nil
+}
+
+// Loop returns what this node does by itself, by the first rule of the settings whose
+// labels the node has; else what its flag says. While the settings were not read yet, or
+// cannot be, or a rule asks for labels of a node that is not known, it is at most
+// LoopObserve.
+func (p *Policy) Loop(flag string) string {
+	s := p.settings.current()
+	if s.err != nil || !p.cluster.KnowsSettings() {
+		return atMostObserve(flag)
+	}
+	node, known := p.cluster.NodeLabels()
+	for _, r := range s.loop {
+		if len(r.NodeSelector) > 0 && !known {
+			return atMostObserve(flag)
+		}
+		if labels.SelectorFromSet(r.NodeSelector).Matches(labels.Set(node)) {
+			return r.Loop
+		}
+	}
+	return flag
+}
+
+func atMostObserve(loop string) string {
+	if loop == LoopHeal {
+		return LoopObserve
+	}
+	return loop
+}

@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
+)
+
+func TestParseLoop(t *testing.T) {
+	for text, want := range map[string]string{
+		"":             "",
+		"- loop: heal": "",
+		"- {nodeSelector: {a: b}, loop: heal}\n- loop: observe": "",
+		"- loop: mend":               `rule 1: "mend" is none of off, observe, heal`,
+		"- nodeSelector: {a: b}":     `rule 1: "" is none of`,
+		"heal":                       "not a list",
+		"- {loop: heal, nodes: [a]}": "not a list",
+	} {
+		_, err := parseLoop(text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The first rule that fits the node counts, else the flag; settings that cannot be read
+// let the loop observe at most.
+func TestLoopByNode(t *testing.T) {
+	const canary = "- {nodeSelector: {canary: \"true\"}, loop: heal}"
+	for name, tc := range map[string]struct {
+		settings string
+		labels   map[string]string
+		flag     string
+		want     string
+	}{
+		"no settings":      {"", nil, LoopHeal, LoopHeal},
+		"a canary":         {canary, map[string]string{"canary": "true"}, LoopObserve, LoopHeal},
+		"no such label":    {"- {nodeSelector: {canary: \"\"}, loop: heal}", map[string]string{"other": ""}, LoopObserve, LoopObserve},
+		"another node":     {canary, map[string]string{"canary": "false"}, LoopObserve, LoopObserve},
+		"the first counts": {canary + "\n- loop: off", nil, LoopHeal, LoopOff},
+		"bad settings":     {"- loop: mend", nil, LoopHeal, LoopObserve},
+		"bad, and off":     {"- loop: mend", nil, LoopOff, LoopOff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, node := kubetest.NewAPI(), kubetest.Node()
+				node.Labels = tc.labels
+				api.Put(node)
+				if tc.settings != "" {
+					api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{keyLoop: tc.settings}})
+				}
+				p, end := following(t, api)
+				defer end()
+				if got := p.Loop(tc.flag); got != tc.want {
+					t.Errorf("%s, want %s", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// Before the settings were read, nothing heals by itself.
+func TestLoopBeforeTheSettings(t *testing.T) {
+	p, err := NewPolicy(configOf(t, kubetest.NewAPI()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Loop(LoopHeal); got != LoopObserve {
+		t.Errorf("%s", got)
+	}
+}

@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// mode is what may be done with a volume; a lower one is stricter. It may be set by
+// annotation on a Node, StorageClass, PersistentVolume, PersistentVolumeClaim and
+// Pod. The strictest one counts: who may write to a pod must not overrule who may
+// write to a node.
+type mode int
+
+const (
+	// modeOff: the volume is not even inspected.
+	modeOff mode = iota
+	// modeCheck: nothing is changed and nothing is written.
+	modeCheck
+	modeHeal
+)
+
+var modeNames = [...]string{modeOff: "off", modeCheck: "check", modeHeal: "heal"}
+
+// String returns the mode as annotations have it.
+func (m mode) String() string { return modeNames[m] }
+
+// parseMode returns check for a value that is no mode.
+func parseMode(word string) (mode, error) {
+	for m, name := range modeNames {
+		if word == name {
+			return mode(m), nil
+		}
+	}
+	return modeCheck, fmt.Errorf("%.40q is none of off, check, heal, and counts as check", word)
+}
+
+// effectiveMode is the mode of one volume at one mount point, and who set it.
+type effectiveMode struct {
+	mode mode
+	by   string
+	// err is why the value cannot be read; it counts as check.
+	err error
+}
+
+// require returns why the mode is not enough; nil: it is.
+func (e effectiveMode) require(wanted mode) error {
+	switch {
+	case e.mode >= wanted:
+		return nil
+	case e.err != nil:
+		return fmt.Errorf("%s: %w", e.by, e.err)
+	default:
+		return fmt.Errorf("mode %s by %s", e.mode, e.by)
+	}
+}
+
+// mode returns the strictest mode for a volume at a mount point: of the settings,
+// the node, the volume with its claim and class, and the pods.
+func (p *Policy) mode(w view) effectiveMode {
+	e := effectiveMode{mode: w.settings.mode, by: p.cluster.ConfigMapName() + ", key " + keyMode}
+	if w.settings.err != nil {
+		e.by, e.err = p.cluster.ConfigMapName(), w.settings.err
+	}
+	limit := func(kind string, o metav1.Object) {
+		if of := annotatedMode(w.name(kind, o), o); of.mode < e.mode {
+			e = of
+		}
+	}
+	if w.Node != nil {
+		limit("Node", w.Node)
+	}
+	for _, b := range w.Volumes {
+		limit("PersistentVolume", b.PV)
+		if b.Class != nil {
+			limit("StorageClass", b.Class)
+		}
+		if b.Claim != nil {
+			limit("PersistentVolumeClaim", b.Claim)
+		}
+	}
+	for _, pod := range w.Pods {
+		limit("Pod", pod)
+	}
+	return e
+}
+
+// annotatedMode returns the mode that one object allows; what is its kind and name.
+func annotatedMode(what string, o metav1.Object) effectiveMode {
+	value, set := o.GetAnnotations()[ModeAnnotation]
+	if !set {
+		return effectiveMode{mode: modeHeal}
+	}
+	e := effectiveMode{by: what + ", annotation " + ModeAnnotation}
+	e.mode, e.err = parseMode(value)
+	return e
+}

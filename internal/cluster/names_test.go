@@ -1,0 +1,34 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
+)
+
+// TestNamesThatNoObjectHas: a pod may list a claim of any name, and a caller name any
+// directory. What cannot be asked for does not exist, and the API is asked for the rest.
+func TestNamesThatNoObjectHas(t *testing.T) {
+	for _, name := range []string{"a/b", "..", ".", "50%"} {
+		t.Run(strings.ReplaceAll(name, "/", " "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				pv, claim := kubetest.Volume("pv-1")
+				_, odd := kubetest.Volume("pv-2")
+				odd.Name = name
+				api.Put(kubetest.Node(), pv, claim, kubetest.Pod("app", claim), kubetest.Pod("odd", odd))
+				c, end := followingCluster(t, api)
+				defer end()
+				if _, err := c.Ask(t.Context(), VolumeName{Directory: name}, "", true); err != nil {
+					t.Errorf("a directory: %v", err)
+				}
+				v, err := c.Ask(t.Context(), VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle}, "", true)
+				if err != nil || v.Unavailable != nil || len(v.Volumes) != 1 || len(v.Pods) != 1 {
+					t.Errorf("%+v, %v", v, err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
+)
+
+// TestClusterNeedsEveryAnswer: a step is refused while anything that could forbid it is
+// unknown.
+func TestClusterNeedsEveryAnswer(t *testing.T) {
+	for _, what := range []string{
+		"list pods", "get pods", "get nodes", "get configmaps", "list configmaps",
+		"get persistentvolumes", "get persistentvolumeclaims", "get storageclasses",
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, s := kubetest.NewAPI(), newScene()
+				s.pv.Spec.StorageClassName = "fast"
+				s.play(api)
+				verb, resource, _ := strings.Cut(what, " ")
+				api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule")), verb, resource)
+				policy, end := following(t, api)
+				defer end()
+				err := policy.wantedNow(t, s.name, "uid-of-app")
+				if what == "list configmaps" {
+					expect(t, "it is read", err, "")
+				} else {
+					expect(t, "then", err, resource)
+				}
+				api.Break(nil)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				expect(t, "all is allowed", policy.wantedNow(t, s.name, "uid-of-app"), "")
+			})
+		})
+	}
+}
+
+// TestContainerDuringAnOutage: a running container proves that the mount point is wanted,
+// if what the API last said does not forbid it. The strictest mode counts, and what was
+// never read is unknown.
+func TestContainerDuringAnOutage(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// before happens before the outage, late is missed by the informers.
+		before func(*disk)
+		late   func(*disk)
+		// known is true when a step has asked before.
+		known bool
+		want  string
+	}{
+		"all is known":             {known: true},
+		"nothing was ever read":    {want: "what the cluster wants is not known"},
+		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.Put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
+		"the cluster is off":       {before: func(d *disk) { d.settings(keyMode, "off") }, known: true, want: "mode off"},
+		"only a step read the last mode": {late: func(d *disk) {
+			d.api.Put(says(d.pod, "check"))
+		}, known: true, want: "mode check by Pod"},
+		"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
+		"the node is drained":  {before: (*disk).drain, known: true, want: "drained"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				disk := newDisk(api)
+				policy, end := following(t, api)
+				defer end()
+				policy.cfg.DriverGrace = time.Hour
+				node := &thisHost{t: t, runs: os.Getpid()}
+				gate := Gate{Policy: policy, Node: node}
+				d, step := node.at(podMountPoint, false)
+				if tc.before != nil {
+					tc.before(disk)
+				}
+				if tc.late != nil {
+					api.Set(func(a *kubetest.API) { a.Stalled = true })
+					tc.late(disk)
+				}
+				synctest.Wait()
+				if tc.known {
+					if p, err := gate.Enter(t.Context(), d, step); err == nil {
+						p.Leave(nil)
+					}
+				}
+				api.Break(kubetest.ErrNoAnswer)
+				time.Sleep(drainTime / 2)
+				p, err := gate.Enter(t.Context(), d, step)
+				expect(t, "a step", err, tc.want)
+				if err == nil {
+					expect(t, "in the middle", p.Revalidate(t.Context()), "")
+					p.Leave(nil)
+				}
+				_, writing := node.at(podMountPoint, true)
+				if _, err := gate.Enter(t.Context(), d, writing); err == nil {
+					t.Error("a container allowed a write to the device")
+				}
+				node.runs = 0
+				if _, err := gate.Enter(t.Context(), d, step); err == nil {
+					t.Error("a step ran without an answer of the API")
+				}
+			})
+		})
+	}
+}

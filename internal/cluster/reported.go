@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// The reasons of events. They are part of the interface, as a condition's are.
+const (
+	reasonAbnormal = "VolumeAbnormal"
+	reasonHealed   = "VolumeHealed"
+	reasonRefused  = "VolumeHealRefused"
+	// reasonHealthy is for a volume that recovered without a heal.
+	reasonHealthy = "VolumeHealthy"
+	// reasonDryRun is for a heal that --dry-run kept from happening.
+	reasonDryRun = "VolumeHealDryRun"
+)
+
+// maxTextBytes bounds an event's message, as the API does.
+const maxTextBytes = 1024
+
+// message is what one event says.
+type message struct {
+	reason, severity, text string
+}
+
+// reported is what was last reported of a volume.
+type reported struct {
+	conditions volumeConditions
+	// refused has the refusals that were reported, by mount point, since the volume
+	// became abnormal.
+	refused map[string]string
+	// left has what was reported of the loop, which leaves the volume alone, since the
+	// volume became abnormal.
+	left []string
+}
+
+// after returns what has been reported after a report, and the messages for that. A
+// volume that is healthy in its first check is not reported, and neither is a
+// healthy mount point while another one is not.
+func (d reported) after(r healer.Report, conditions volumeConditions, words func(healer.Report) string) (reported, []message) {
+	next := reported{conditions: conditions}
+	if len(conditions) > 0 {
+		next.refused, next.left = d.refused, d.left
+	}
+	tell := func(reason, severity string) message {
+		return message{reason, severity, line(words(r))}
+	}
+	switch v := r.Verdict(); {
+	case v == healer.Healed:
+		return next, []message{tell(reasonHealed, corev1.EventTypeNormal)}
+	case v == healer.Healthy && len(d.conditions) > 0 && len(conditions) == 0:
+		return next, []message{tell(reasonHealthy, corev1.EventTypeNormal)}
+	case v == healer.Healthy:
+		return next, nil
+	}
+	var all []message
+	if conditions.reasons() != d.conditions.reasons() {
+		all = append(all, tell(reasonAbnormal, corev1.EventTypeWarning))
+	}
+	if refusals, text := refusalsOf(r); next.addRefusals(refusals) {
+		all = append(all, message{reasonRefused, corev1.EventTypeWarning, text})
+	}
+	if m, why := leftAlone(r, words); why != "" && !slices.Contains(next.left, why) {
+		next.left, all = append(slices.Clip(next.left), why), append(all, m)
+		next.left = next.left[max(0, len(next.left)-maxConditions):]
+	}
+	return next, all
+}
+
+// addRefusals returns whether any of the refusals is new.
+func (d *reported) addRefusals(refusals map[string]string) (isNew bool) {
+	all := map[string]string{}
+	maps.Copy(all, d.refused)
+	for mountPoint, why := range refusals {
+		if all[mountPoint] != why && (all[mountPoint] != "" || len(all) < maxConditions) {
+			all[mountPoint], isNew = why, true
+		}
+	}
+	d.refused = all
+	return isNew
+}
+
+// digits differ from check to check, as times and process ids do, while the reason
+// stays the same.
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// refusalsOf returns the refusals by mount point, comparable between checks, and all
+// of them as one text. Many mount points mostly share one reason.
+func refusalsOf(r healer.Report) (byMountPoint map[string]string, text string) {
+	if r.Checked || r.Verdict() != healer.Abnormal { // a check alone refuses every step
+		return nil, ""
+	}
+	byMountPoint = map[string]string{}
+	names, _ := mountPointNames(r.After.Case)
+	var all []string
+	for _, refusal := range r.Refused {
+		why := refusal.Step + ": " + refusal.Why
+		if !slices.Contains(all, why) {
+			all = append(all, why)
+		}
+		at, why := nameOf(names, refusal.MountPoint), digits.ReplaceAllString(why, "0")+"; "
+		if !strings.Contains(byMountPoint[at], why) {
+			byMountPoint[at] += why
+		}
+	}
+	return byMountPoint, line("refused: " + strings.Join(all, "; "))
+}
+
+// line returns a text as the message of an event.
+func line(text string) string { return printable.Line(text, maxTextBytes) }

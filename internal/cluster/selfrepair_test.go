@@ -1,0 +1,116 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestDefaultSelfRepair(t *testing.T) {
+	s := defaultSelfRepair()
+	for _, tc := range []struct {
+		driver string
+		reason healer.Reason
+		left   bool
+	}{
+		{"seaweedfs-csi-driver", healer.Disconnected, true},
+		{"seaweedfs-csi-driver", healer.NotMounted, true},
+		{"seaweedfs-csi-driver", healer.StaleInContainers, true},
+		{"csi.juicefs.com", healer.StaleInContainers, false},
+		{"seaweedfs-csi-driver", healer.NotResponding, false},
+		{"csi.juicefs.com", healer.Disconnected, true},
+		{"csi.juicefs.com", healer.NotMounted, false},
+		{"driver.longhorn.io", healer.ReadOnlyFilesystem, true},
+		{"driver.longhorn.io", healer.NotMounted, false},
+		{"io.openebs.csi-mayastor", healer.PathsFailed, true},
+		{"paddleflowstorage", healer.Disconnected, true},
+		{"cephfs.csi.ceph.com", healer.Disconnected, false},
+		{"hostpath.csi.k8s.io", healer.NotMounted, false},
+		{"", healer.NotMounted, false},
+	} {
+		if got := s.leaves(tc.driver, tc.reason); got != tc.left {
+			t.Errorf("%s is left to %q: %t, want %t", tc.reason, tc.driver, got, tc.left)
+		}
+	}
+	for driver, reasons := range s {
+		for _, r := range reasons {
+			if !slices.Contains(healer.Reasons(), r) {
+				t.Errorf("%s: %s is no reason", driver, r)
+			}
+		}
+	}
+	if selfRepair(nil).leaves("csi.juicefs.com", healer.Disconnected) {
+		t.Error("an empty list leaves something to somebody")
+	}
+}
+
+func TestParseSelfRepair(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text   string
+		driver string
+		reason healer.Reason
+		left   bool
+	}{
+		"nothing said":        {"", "csi.juicefs.com", healer.Disconnected, true},
+		"a new driver":        {"fuse.csi.fluid.io: [Disconnected]", "fuse.csi.fluid.io", healer.Disconnected, true},
+		"the others stay":     {"fuse.csi.fluid.io: [Disconnected]", "csi.juicefs.com", healer.Disconnected, true},
+		"other reasons":       {"csi.juicefs.com: [NotMounted]", "csi.juicefs.com", healer.NotMounted, true},
+		"instead of those":    {"csi.juicefs.com: [NotMounted]", "csi.juicefs.com", healer.Disconnected, false},
+		"off the list":        {"csi.juicefs.com: []", "csi.juicefs.com", healer.Disconnected, false},
+		"off by nothing":      {"csi.juicefs.com:", "csi.juicefs.com", healer.Disconnected, false},
+		"several, as a block": {"a:\n- IOError\n- Frozen\nb: []\n", "a", healer.Frozen, true},
+	} {
+		s, err := parseSelfRepair(tc.text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := s.leaves(tc.driver, tc.reason); got != tc.left {
+			t.Errorf("%s: %s is left to %s: %t, want %t", name, tc.reason, tc.driver, got, tc.left)
+		}
+	}
+}
+
+func TestParseSelfRepairMistakes(t *testing.T) {
+	for text, says := range map[string]string{
+		"csi.juicefs.com: [Disconected]":       `"Disconected" is no reason`,
+		"csi.juicefs.com: [disconnected]":      `"disconnected" is no reason`,
+		"csi.juicefs.com: Disconnected":        "not a map of drivers",
+		"[csi.juicefs.com]":                    "not a map of drivers",
+		"csi.juicefs.com: [IOError\n":          "not a map of drivers",
+		"a: []\na: [IOError]":                  "already set",
+		"seaweedfs-csi-driver: [\"\"]\nb: [X]": `"X" is no reason`,
+	} {
+		s, err := parseSelfRepair(text)
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: got %v, want %q", text, err, says)
+		}
+		if !s.leaves("csi.juicefs.com", healer.Disconnected) {
+			t.Errorf("%q: a mistake took a driver off the list", text)
+		}
+	}
+}
+
+// TestReasonsFor: what an interrupted step of ours left behind is never left to the
+// driver.
+func TestReasonsFor(t *testing.T) {
+	placeholder := facts.Mount{Attr: ^facts.Attr(0)}
+	for name, tc := range map[string]struct {
+		stack []facts.Mount
+		want  []healer.Reason
+	}{
+		"an empty mount point":   {nil, []healer.Reason{healer.NotMounted}},
+		"the driver's own mount": {[]facts.Mount{{}}, []healer.Reason{healer.NotMounted}},
+		"a placeholder of ours":  {[]facts.Mount{placeholder, {}}, nil},
+	} {
+		step := healer.Step{MountPoint: healer.MountPoint{Path: "/p", Stack: tc.stack}, Heals: []healer.Reason{healer.NotMounted}}
+		d := healer.Diagnosis{Conditions: []healer.Condition{
+			{Reason: healer.NotMounted, MountPoint: "/p", Acute: true}, {Reason: healer.Disconnected, MountPoint: "/p"}, {Reason: healer.NotMounted, MountPoint: "/q"},
+		}}
+		if got := reasonsFor(d, step); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+const (
+	keyMode                   = "mode"
+	keyLoop                   = "loop"
+	keySelfRepair             = "self-repairing-drivers"
+	keyWriteWithoutAttachment = "write-without-attachment"
+	keyDriverDaemonSets       = "driver-daemonsets"
+	keyDriverNamespaces       = "driver-namespaces"
+	keyRestage                = "restage-drivers"
+)
+
+// settingKeys are the keys of the ConfigMap with the cluster's settings, and how each is
+// read (docs/policy.md).
+var settingKeys = []struct {
+	name string
+	read func(s *settings, text string) error
+}{
+	{keyMode, func(s *settings, text string) (err error) {
+		s.mode, err = parseMode(text)
+		return err
+	}},
+	{keyLoop, func(s *settings, text string) (err error) {
+		s.loop, err = parseLoop(text)
+		return err
+	}},
+	{keySelfRepair, func(s *settings, text string) (err error) {
+		s.selfRepair, err = parseSelfRepair(text)
+		return err
+	}},
+	{keyRestage, func(s *settings, text string) (err error) {
+		s.restage, err = parseRestage(text)
+		return err
+	}},
+	{keyWriteWithoutAttachment, func(s *settings, text string) error {
+		return yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
+	}},
+	{keyDriverDaemonSets, func(s *settings, text string) error {
+		return yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
+	}},
+	{keyDriverNamespaces, func(s *settings, text string) (err error) {
+		s.driverNamespaces, err = parseNamespaces(text)
+		return err
+	}},
+}
+
+// settings hold for the whole cluster and change without a rollout.
+type settings struct {
+	// mode is the most that any node may do.
+	mode mode
+	// loop says what nodes do by themselves; the first rule that fits counts.
+	loop []loopRule
+	// selfRepair has what is left to drivers that repair volumes themselves.
+	selfRepair selfRepair
+	// writeWithoutAttachment has the drivers without attachments (attachRequired:
+	// false) to whose devices may be written nevertheless.
+	writeWithoutAttachment []string
+	// restage has the drivers that are told to stage volumes anew, and how.
+	restage map[string]healer.RestageOrder
+	// daemonSets has, by driver, the driver's DaemonSet as "<namespace>/<name>",
+	// where its pods do not show whose they are.
+	daemonSets map[string]string
+	// driverNamespaces are those whose DaemonSets may be CSI drivers; nil without the
+	// key.
+	driverNamespaces []string
+	// err is what could not be read; mode is then check at most.
+	err error
+}
+
+func defaultSettings() settings {
+	return settings{mode: modeHeal, selfRepair: defaultSelfRepair()}
+}
+
+// parseSettings reads what it can. With an error nothing is healed.
+func parseSettings(data map[string]string) settings {
+	s := defaultSettings()
+	var errs []error
+	var names []string
+	known := map[string]bool{}
+	for _, key := range settingKeys {
+		names, known[key.name] = append(names, key.name), true
+		if text, set := data[key.name]; set {
+			if err := key.read(&s, text); err != nil {
+				errs = append(errs, fmt.Errorf("key %s: %w", key.name, err))
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(data)) {
+		if !known[name] {
+			errs = append(errs, fmt.Errorf("key %s: is none of %s", name, strings.Join(names, ", ")))
+		}
+	}
+	if s.err = errors.Join(errs...); s.err != nil {
+		s.mode = min(s.mode, modeCheck)
+		s.writeWithoutAttachment = nil
+	}
+	return s
+}
+
+// parseNamespaces reads a list of names; an empty text is no list (nil).
+func parseNamespaces(text string) (names []string, err error) {
+	if err := yaml.UnmarshalStrict([]byte(text), &names); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		for _, broken := range content.IsDNS1123Label(name) {
+			err = errors.Join(err, fmt.Errorf("%.40q is no name of a namespace: %s", name, broken))
+		}
+	}
+	return names, err
+}
+
+// settingsStore keeps the latest settings. It goes by whatever brings them first,
+// the informer or a read before a step, so that a kill switch counts at once.
+type settingsStore struct {
+	cluster *Cluster
+
+	mu sync.Mutex
+	// settings are those of parsed, which is nil before the first ConfigMap.
+	settings settings
+	parsed   *corev1.ConfigMap
+	// deleted is true while there is no ConfigMap any more.
+	deleted bool
+}
+
+func newSettingsStore(c *Cluster) *settingsStore {
+	return &settingsStore{cluster: c, settings: defaultSettings()}
+}
+
+// of returns the settings that count for a view.
+func (s *settingsStore) of(v View) settings {
+	if v.ConfigMap != nil {
+		return s.update(v.ConfigMap)
+	}
+	return s.current()
+}
+
+// current returns the latest settings. When the ConfigMap is deleted, the last
+// ones hold: a deletion is no permission to heal.
+func (s *settingsStore) current() settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now, found := s.cluster.ConfigMap(); found {
+		return s.updateLocked(now)
+	}
+	if s.parsed != nil && !s.deleted {
+		klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", s.cluster.ConfigMapName(), "mode", s.settings.mode.String())
+		s.deleted = true
+	}
+	return s.settings
+}
+
+// update returns the settings after taking over those of m, unless later ones are
+// known.
+func (s *settingsStore) update(m *corev1.ConfigMap) settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.updateLocked(m)
+}
+
+func (s *settingsStore) updateLocked(m *corev1.ConfigMap) settings {
+	if m == s.parsed {
+		return s.settings
+	}
+	if s.parsed != nil {
+		order, err := resourceversion.CompareResourceVersion(m.ResourceVersion, s.parsed.ResourceVersion)
+		if err == nil && order <= 0 {
+			return s.settings
+		}
+	}
+	now := parseSettings(m.Data)
+	if now.err != nil {
+		klog.ErrorS(now.err, "Bad settings: nothing is healed until they are right", "configMap", m.Namespace+"/"+m.Name)
+	}
+	if s.settings.mode != now.mode {
+		klog.InfoS("The mode of the cluster changed", "mode", now.mode.String())
+	}
+	s.parsed, s.settings, s.deleted = m, now, false
+	return now
+}

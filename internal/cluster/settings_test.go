@@ -1,0 +1,106 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
+)
+
+func TestParseSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		data map[string]string
+		want mode
+		// errs are parts of the error; none: there is none.
+		errs []string
+	}{
+		"nothing":                  {nil, modeHeal, nil},
+		"heal":                     {map[string]string{"mode": "heal"}, modeHeal, nil},
+		"check":                    {map[string]string{"mode": "check"}, modeCheck, nil},
+		"off":                      {map[string]string{"mode": "off"}, modeOff, nil},
+		"lists that are empty":     {map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""}, modeHeal, nil},
+		"a bad mode":               {map[string]string{"mode": "of"}, modeCheck, []string{"key mode: ", `"of"`}},
+		"a line's end":             {map[string]string{"mode": "off\n"}, modeCheck, []string{"key mode: ", `"off\n"`}},
+		"an unknown key":           {map[string]string{"mod": "off"}, modeCheck, []string{"key mod: ", "mode, loop, self-repairing-drivers, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces"}},
+		"an unknown key, and off":  {map[string]string{"mod": "off", "mode": "off"}, modeOff, []string{"key mod: "}},
+		"no list":                  {map[string]string{"write-without-attachment": "a.example.com"}, modeCheck, []string{"key write-without-attachment: "}},
+		"no map":                   {map[string]string{"driver-daemonsets": "- a"}, modeCheck, []string{"key driver-daemonsets: "}},
+		"no YAML":                  {map[string]string{"driver-daemonsets": "\t{"}, modeCheck, []string{"key driver-daemonsets: "}},
+		"no namespaces":            {map[string]string{"driver-namespaces": "storage"}, modeCheck, []string{"key driver-namespaces: "}},
+		"no name of a namespace":   {map[string]string{"driver-namespaces": "[storage, Stor_age]"}, modeCheck, []string{"key driver-namespaces: ", `"Stor_age" is no name of a namespace`}},
+		"a driver named twice":     {map[string]string{"driver-daemonsets": "a: b/c\na: b/d"}, modeCheck, []string{"key driver-daemonsets: "}},
+		"a reason that is none":    {map[string]string{"self-repairing-drivers": "a: [Tired]"}, modeCheck, []string{"key self-repairing-drivers: ", `"Tired"`}},
+		"several things are wrong": {map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"}, modeCheck, []string{"key mode: ", "key y: ", "key driver-daemonsets: "}},
+	} {
+		s := parseSettings(tc.data)
+		if s.mode != tc.want || (s.err != nil) != (tc.errs != nil) {
+			t.Errorf("%s: mode %s, %v", name, s.mode, s.err)
+		}
+		for _, word := range tc.errs {
+			if s.err == nil || !strings.Contains(s.err.Error(), word) {
+				t.Errorf("%s: %v lacks %q", name, s.err, word)
+			}
+		}
+	}
+}
+
+// TestParseValidSettings: one invalid key beside valid ones forbids what these allow.
+func TestParseValidSettings(t *testing.T) {
+	data := map[string]string{
+		"write-without-attachment": "[local.example.com]",
+		"driver-namespaces":        "[storage, kube-system]",
+		"driver-daemonsets":        "a.example.com: storage/a-node\nb.example.com: storage/b-node",
+		"self-repairing-drivers":   "a.example.com: [NotMounted]\ncsi.juicefs.com: []",
+	}
+	s := parseSettings(data)
+	if s.err != nil || s.mode != modeHeal || !slices.Equal(s.writeWithoutAttachment, []string{"local.example.com"}) ||
+		!slices.Equal(s.driverNamespaces, []string{"storage", "kube-system"}) || len(s.daemonSets) != 2 || s.daemonSets["b.example.com"] != "storage/b-node" {
+		t.Errorf("got %+v", s)
+	}
+	if !s.selfRepair.leaves("a.example.com", healer.NotMounted) || s.selfRepair.leaves("csi.juicefs.com", healer.Disconnected) ||
+		!s.selfRepair.leaves("driver.longhorn.io", healer.IOError) {
+		t.Errorf("left to drivers is %v", s.selfRepair)
+	}
+	data["typo"] = "x"
+	if s := parseSettings(data); s.mode != modeCheck || s.writeWithoutAttachment != nil {
+		t.Errorf("beside a typo: %+v", s)
+	}
+}
+
+// TestLatestSettings: the settings follow the ConfigMap as it comes, changes and goes.
+func TestLatestSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		api.Put(kubetest.Node())
+		policy, end := following(t, api)
+		defer end()
+		is := func(want mode, text string) {
+			t.Helper()
+			s := policy.settings.current()
+			if s.mode != want || text != "" && (s.err == nil || !strings.Contains(s.err.Error(), text)) {
+				t.Errorf("mode %s, %v", s.mode, s.err)
+			}
+		}
+		is(modeHeal, "")
+		for _, change := range []struct {
+			word string
+			mode mode
+			text string
+		}{{"off", modeOff, ""}, {"heal", modeHeal, ""}, {"bad", modeCheck, "bad"}, {"check", modeCheck, ""}} {
+			api.Put(theSettings(map[string]string{keyMode: change.word}))
+			synctest.Wait()
+			is(change.mode, change.text)
+			is(change.mode, change.text)
+		}
+		api.Remove(theSettings(nil))
+		synctest.Wait()
+		is(modeCheck, "") // a deletion is no permission to heal
+		r := policy.mode(view{settings: parseSettings(map[string]string{keyMode: "bad"})})
+		if err := r.require(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// wanted returns why no pod wants the volume at a mount point; nil: one does.
+// podUID is empty for a mount point that belongs to no pod. What the API said
+// before an outage does not count.
+func (w view) wanted(name VolumeName, podUID, node string) error {
+	if w.Unavailable != nil {
+		return w.Unavailable
+	}
+	err := errors.New("no pod on this node lists the volume")
+	if podUID != "" {
+		err = fmt.Errorf("the API knows no pod with UID %s on this node that has not ended", podUID)
+	}
+	for _, p := range w.Pods {
+		if podUID != "" && string(p.UID) != podUID {
+			continue
+		}
+		if err = w.wantedBy(p, name, node); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// wantedBy returns why a pod does not want a volume on this node; nil: it does.
+func (w view) wantedBy(p *corev1.Pod, name VolumeName, node string) error {
+	what := w.name("pod", p)
+	switch {
+	case p.Spec.NodeName != node:
+		return fmt.Errorf("%s is on node %q and not here", what, p.Spec.NodeName)
+	case p.DeletionTimestamp != nil:
+		return fmt.Errorf("%s is terminating", what)
+	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		return fmt.Errorf("%s has ended (%s)", what, p.Status.Phase)
+	case !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return w.lists(p, &v, name) }):
+		return fmt.Errorf("%s does not list the volume", what)
+	case mayHaveEnded(p):
+		return fmt.Errorf("%s has restartPolicy %s and its containers have run, %w", what, p.Spec.RestartPolicy, errMayHaveEnded)
+	}
+	return nil
+}
+
+var errMayHaveEnded = errors.New("so only a running one shows that it has not ended")
+
+// mayHaveEnded returns whether a pod can end by itself and has begun: kubelet
+// unmounts the volumes of one that has ended before the API may show it.
+func mayHaveEnded(p *corev1.Pod) bool {
+	always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "" // the API's default
+	return !always && HasRun(p)
+}
+
+// lists returns whether a pod's volume is the one of that name.
+func (w view) lists(p *corev1.Pod, v *corev1.Volume, name VolumeName) bool {
+	if v.CSI != nil {
+		// kubelet names the directory of an inline volume as the pod does.
+		return v.Name == name.Directory && v.CSI.Driver == name.Driver
+	}
+	claim := ClaimOf(p, v)
+	return claim != "" && slices.ContainsFunc(w.Volumes, func(b BoundVolume) bool {
+		return b.Matches && b.Claim != nil && b.Claim.Namespace == p.Namespace && b.Claim.Name == claim
+	})
+}

@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
+)
+
+// scene is one volume with its claim and its pod.
+type scene struct {
+	pv    *corev1.PersistentVolume
+	claim *corev1.PersistentVolumeClaim
+	pod   *corev1.Pod
+	// name is what the node knows of the volume.
+	name VolumeName
+}
+
+func newScene() *scene {
+	pv, claim := kubetest.Volume("pv-1")
+	return &scene{pv, claim, kubetest.Pod("app", claim), VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-1"}}
+}
+
+// play puts the objects into the API, except those that are nil.
+func (s *scene) play(api *kubetest.API) {
+	api.Put(kubetest.Node())
+	if s.pv != nil {
+		api.Put(s.pv)
+	}
+	if s.claim != nil {
+		api.Put(s.claim)
+	}
+	if s.pod != nil {
+		api.Put(s.pod)
+	}
+}
+
+// TestWantedByThePod: which pods want the volume.
+func TestWantedByThePod(t *testing.T) {
+	inline := corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: kubetest.DriverName}}
+	for name, tc := range map[string]struct {
+		change func(*scene)
+		want   string // why not; empty: it is
+	}{
+		"it is":                           {func(*scene) {}, ""},
+		"by a mount point without a name": {func(s *scene) { s.name.Directory = "" }, ""},
+		"it is going":                     {func(s *scene) { kubetest.Terminate(s.pod) }, "is terminating"},
+		"it has succeeded":                {func(s *scene) { s.pod.Status.Phase = corev1.PodSucceeded }, "has ended"},
+		"it has failed":                   {func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }, "has ended"},
+		"it is pending":                   {func(s *scene) { s.pod.Status.Phase = corev1.PodPending }, ""},
+		"it may end, and runs":            {func(s *scene) { kubetest.RunOnce(s.pod) }, "only a running one shows"},
+		"it may end, and has not begun":   {func(s *scene) { s.pod.Spec.RestartPolicy = corev1.RestartPolicyNever }, ""},
+		"it runs, and never ends":         {func(s *scene) { kubetest.RunOnce(s.pod); s.pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }, ""},
+		"on another node":                 {func(s *scene) { s.pod.Spec.NodeName = "node-2" }, "not here"},
+		"on none yet":                     {func(s *scene) { s.pod.Spec.NodeName = "" }, "not here"},
+		"it has no volumes":               {func(s *scene) { s.pod.Spec.Volumes = nil }, "does not list"},
+		"it has another claim":            {func(s *scene) { s.pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "x" }, "does not list"},
+		"a claim in another namespace":    {func(s *scene) { s.pod.Namespace = "other" }, "does not list"},
+		"another claim of that name":      {func(s *scene) { s.claim.UID = "another" }, "does not list"},
+		"no claim":                        {func(s *scene) { s.claim = nil }, "does not list"},
+		"no volume":                       {func(s *scene) { s.pv = nil }, "does not list"},
+		"the volume is free":              {func(s *scene) { s.pv.Spec.ClaimRef = nil }, "does not list"},
+		"the volume is another claim's":   {func(s *scene) { s.pv.Spec.ClaimRef.Name = "x" }, "does not list"},
+		"a volume of another driver":      {func(s *scene) { s.pv.Spec.CSI.Driver = "x" }, "does not list"},
+		"with another handle":             {func(s *scene) { s.pv.Spec.CSI.VolumeHandle = "x" }, "does not list"},
+		"of another kind":                 {func(s *scene) { s.pv.Spec.CSI = nil }, "does not list"},
+		"a directory of another volume":   {func(s *scene) { s.name.Directory = "pv-2" }, "does not list"},
+		"generic and ephemeral": {func(s *scene) {
+			s.pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
+			s.claim.Name, s.pv.Spec.ClaimRef.Name = "app-data", "app-data"
+		}, ""},
+		"generic and ephemeral of another pod": {func(s *scene) {
+			s.pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
+			s.claim.Name, s.pv.Spec.ClaimRef.Name = "app2-data", "app2-data"
+		}, "does not list"},
+		"inline":              {func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = inline; s.name.Directory = "data" }, ""},
+		"inline, another one": {func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = inline; s.name.Directory = "log" }, "does not list"},
+		"inline of another driver": {func(s *scene) {
+			s.pod.Spec.Volumes[0].VolumeSource = inline
+			s.name = VolumeName{Driver: "x", Handle: kubetest.Handle, Directory: "data"}
+		}, "does not list"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, s := kubetest.NewAPI(), newScene()
+				tc.change(s)
+				s.play(api)
+				policy, end := following(t, api)
+				defer end()
+				err := policy.wantedNow(t, s.name, "uid-of-app")
+				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got %v, want %q", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestInformerThatLags: the API overrules an informer that lags.
+func TestInformerThatLags(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(api *kubetest.API, s *scene)
+		want   string // why not; empty: it is wanted
+	}{
+		"nothing happened":  {func(*kubetest.API, *scene) {}, ""},
+		"the pod is going":  {func(api *kubetest.API, s *scene) { kubetest.Terminate(s.pod); api.Put(s.pod) }, "is terminating"},
+		"it has ended":      {func(api *kubetest.API, s *scene) { s.pod.Status.Phase = corev1.PodFailed; api.Put(s.pod) }, "has ended"},
+		"it is gone":        {func(api *kubetest.API, s *scene) { api.Remove(s.pod) }, "knows no pod with UID"},
+		"it is another one": {func(api *kubetest.API, s *scene) { s.pod.UID = "another"; api.Put(s.pod) }, "knows no pod with UID"},
+		"it may not be read": {func(api *kubetest.API, _ *scene) {
+			api.Fault = func(string, string) error {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "app", errors.New("no rule"))
+			}
+		}, "no rule"},
+		"not authenticated": {func(api *kubetest.API, _ *scene) {
+			api.Fault = func(string, string) error { return apierrors.NewUnauthorized("who?") }
+		}, "not authenticated"},
+		// No answer is no consent, however recent the informer's state is.
+		"connection refused": {func(api *kubetest.API, _ *scene) {
+			api.Fault = func(string, string) error { return kubetest.ErrRefused }
+		}, "does not answer"},
+		"no answer": {func(api *kubetest.API, _ *scene) {
+			api.Fault = func(string, string) error { return kubetest.ErrNoAnswer }
+		}, "does not answer"},
+		"it has no answer": {func(api *kubetest.API, _ *scene) {
+			api.Fault = func(string, string) error { return apierrors.NewInternalError(errors.New("no etcd")) }
+		}, "does not answer"},
+		"it has no time now": {func(api *kubetest.API, _ *scene) {
+			api.Fault = func(string, string) error { return apierrors.NewTooManyRequests("later", 0) }
+		}, "does not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, s := kubetest.NewAPI(), newScene()
+				s.play(api)
+				policy, end := following(t, api)
+				defer end()
+				api.Set(func(a *kubetest.API) { a.Stalled = true })
+				tc.change(api, s)
+				err := policy.wantedNow(t, s.name, "uid-of-app")
+				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got %v, want %q", err, tc.want)
+				}
+				if err := policy.wantedNow(t, s.name, "uid-of-unknown"); err == nil {
+					t.Error("an unknown pod wants it")
+				}
+			})
+		})
+	}
+}
+
+// TestClaimOfANewPod: its claim is read again, as another one of that name may be cached.
+func TestClaimOfANewPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, s := kubetest.NewAPI(), newScene()
+		s.play(api)
+		policy, end := following(t, api)
+		defer end()
+		staged := VolumeName{Handle: kubetest.Handle}
+		if w := policy.recall(t.Context(), staged, ""); len(w.Pods) != 1 {
+			t.Fatalf("used by %d pods", len(w.Pods))
+		}
+		api.Remove(s.pod)
+		api.Remove(s.claim)
+		s.claim.UID, s.claim.Spec.VolumeName = "another", "pv-2"
+		other, _ := kubetest.Volume("pv-2")
+		other.Spec.ClaimRef.Name, other.Spec.ClaimRef.UID = s.claim.Name, s.claim.UID
+		other.Spec.CSI.VolumeHandle = "vol-2"
+		s.pod.UID = "uid-of-the-next"
+		api.Put(s.claim, other, s.pod)
+		synctest.Wait()
+		if w := policy.recall(t.Context(), VolumeName{Handle: "vol-2"}, ""); len(w.Pods) != 1 || len(w.Volumes) != 1 || w.Volumes[0].Claim == nil {
+			t.Errorf("the next volume: %+v", w)
+		}
+		expect(t, "the next pod", policy.wantedNow(t, VolumeName{Driver: kubetest.DriverName, Handle: "vol-2"}, "uid-of-the-next"), "")
+		expect(t, "the volume before", policy.wantedNow(t, s.name, "uid-of-the-next"), "does not list")
+	})
+}
