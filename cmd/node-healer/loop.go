@@ -24,13 +24,17 @@ func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) 
 }
 
 // newLoop returns the node's own loop; nil with --loop=off and --mode=off.
-func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, c *inCluster, server *nodeserver.Server) (*loop.Loop, error) {
+func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, c *cluster.Cluster, server *nodeserver.Server) (*loop.Loop, error) {
 	if cfg.loop == cluster.LoopOff || cfg.mode == modeOff {
 		return nil, nil //nolint:nilnil // there is none
 	}
+	action := func() loop.Action { return loop.Action(cfg.loop) }
+	if c != nil {
+		action = func() loop.Action { return loop.Action(c.Loop(cfg.loop)) }
+	}
 	loop, err := loop.New(loop.Config{
 		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
-		Action: func() loop.Action { return loop.Action(c.loop(cfg)) }, DryRun: cfg.dryRun,
+		Action: action, DryRun: cfg.dryRun,
 		Recovered: m.Recovered,
 	})
 	if err != nil {

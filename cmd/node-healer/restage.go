@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 )
 
 // newStager returns what says which drivers stage volumes anew, and with what.
-func newStager(cfg config, c *inCluster) driver.Stager {
+func newStager(cfg config, c *cluster.Cluster) driver.Stager {
 	switch {
 	case cfg.standalone: // everything comes from the call
 	case c != nil:
-		return c.policy
+		return c
 	default:
 		return noCluster{}
 	}

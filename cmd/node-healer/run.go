@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/internal/loop"
 	"github.com/csi-addons/node-healer/internal/node"
@@ -87,7 +88,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	unfollow := cluster.follow(ctx)
+	unfollow := followCluster(ctx, cluster)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, host, providers, cluster, records, audit)
 	if err != nil {
@@ -158,11 +159,11 @@ func newNode(cfg config, ns *node.Namespace, pool *worker.Pool) (*node.Node, err
 	})
 }
 
-func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *inCluster, records *state.Records, audit *state.Audit) (*engine.Engine, error) {
+func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *cluster.Cluster, records *state.Records, audit *state.Audit) (*engine.Engine, error) {
 	return engine.New(engine.Config{
 		Node:       host,
 		Providers:  providers,
-		Gate:       c.gate(cfg, host),
+		Gate:       newGate(cfg, c, host),
 		Records:    records,
 		Audit:      audit,
 		Drivers:    cfg.drivers,
@@ -177,10 +178,14 @@ func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *inCl
 	})
 }
 
-func newServer(cfg config, host *node.Node, c *inCluster, engine nodeserver.Healer, ns *node.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
+func newServer(cfg config, host *node.Node, c *cluster.Cluster, engine nodeserver.Healer, ns *node.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)
+	}
+	var onReport func(healer.Report, func(healer.Report) string)
+	if c != nil {
+		onReport = c.Note
 	}
 	return nodeserver.New(nodeserver.Config{
 		Healer:      engine,
@@ -196,7 +201,7 @@ func newServer(cfg config, host *node.Node, c *inCluster, engine nodeserver.Heal
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
 		GatewayUID:  uint32(cfg.gatewayUID),
-		OnReport:    c.onReport(),
+		OnReport:    onReport,
 	})
 }
 

@@ -49,7 +49,7 @@ func newMemoryAPI() *memoryAPI {
 // client returns a client of this API.
 func (a *memoryAPI) client(t *testing.T) *Client {
 	t.Helper()
-	c, err := NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a})
+	c, err := newClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ func (a annotation) covers(c check) bool { return a.state == c.state && c.at.Bef
 
 // annotate writes the state of a volume to its claim if it changed or is due. nil:
 // there is no claim to write to.
-func (r *Reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.ObjectReference) error {
-	node, known := r.cfg.Cluster.NodeUID()
+func (r *reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.ObjectReference) error {
+	node, known := r.cluster.nodeUID()
 	if claim == nil || !known {
 		r.record(key, nil) // the next check tries again, also after a write that was refused
 		return nil
@@ -62,7 +62,7 @@ func (r *Reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.Ob
 // update reads the annotation first if it is unknown: an earlier process on this
 // node may have written it, and since when the state is as it is. It reads it also
 // while events wait, which go only to an API that answers.
-func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.ObjectReference, name string) error {
+func (r *reporter) update(ctx context.Context, key volumeKey, claim corev1.ObjectReference, name string) error {
 	var latest check
 	var before annotation
 	var waits bool
@@ -79,7 +79,7 @@ func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.Objec
 		if err := r.pace.Wait(ctx); err != nil {
 			return err
 		}
-		value, err := r.cfg.Client.ClaimAnnotation(ctx, claim, name)
+		value, err := r.client.ClaimAnnotation(ctx, claim, name)
 		if err != nil {
 			return r.unlessGone(key, latest, err)
 		}
@@ -93,14 +93,14 @@ func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.Objec
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}
-	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: latest.at.UTC().Format(time.RFC3339), Since: now.since, Node: r.cfg.Node})
+	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: latest.at.UTC().Format(time.RFC3339), Since: now.since, Node: r.node})
 	if err != nil {
 		return fmt.Errorf("encode the health of a volume: %w", err)
 	}
 	if err := r.pace.Wait(ctx); err != nil {
 		return err
 	}
-	if err := r.cfg.Client.AnnotateClaim(ctx, claim, name, string(value)); err != nil {
+	if err := r.client.AnnotateClaim(ctx, claim, name, string(value)); err != nil {
 		return r.unlessGone(key, latest, err)
 	}
 	if r.store(key, now) {
@@ -111,8 +111,8 @@ func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.Objec
 
 // unlessGone returns err, unless there is no such claim any more: that is not tried
 // again at every check.
-func (r *Reporter) unlessGone(key volumeKey, latest check, err error) error {
-	if !errors.Is(err, ErrNoClaim) {
+func (r *reporter) unlessGone(key volumeKey, latest check, err error) error {
+	if !errors.Is(err, errNoClaim) {
 		return err
 	}
 	r.store(key, annotation{state: latest.state, due: latest.at.Add(refresh())})
@@ -121,14 +121,14 @@ func (r *Reporter) unlessGone(key volumeKey, latest check, err error) error {
 
 // store records what a claim has, and returns whether a check that came meanwhile
 // differs from it.
-func (r *Reporter) store(key volumeKey, a annotation) (differs bool) {
+func (r *reporter) store(key volumeKey, a annotation) (differs bool) {
 	r.with(key, func(v *volume) { v.annotation, differs = a, !a.covers(v.latest) })
 	return differs
 }
 
 // record keeps why the API refused an annotation; nil: it did not. An error is logged
 // if it is new.
-func (r *Reporter) record(key volumeKey, err error) {
+func (r *reporter) record(key volumeKey, err error) {
 	var text, before string
 	if err != nil {
 		text = err.Error()
@@ -161,4 +161,4 @@ func refresh() time.Duration {
 
 // isOutage returns whether an error is one of the API as a whole, and not of one
 // request: 500 (InternalError) may be a webhook's.
-func isOutage(err error) bool { return IsUnavailable(err) && !apierrors.IsInternalError(err) }
+func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsInternalError(err) }

@@ -81,7 +81,7 @@ func TestHealthOfAClaim(t *testing.T) {
 				defer end()
 				for i, s := range tt.steps {
 					time.Sleep(s.after)
-					r.Note(s.report, words("text"))
+					r.note(s.report, words("text"))
 					synctest.Wait()
 					if got := health(t, api, "data"); got != s.want {
 						t.Errorf("%d: got %s, want %s", i, got, s.want)
@@ -102,7 +102,7 @@ func TestHealthyChecksCostTheAPINothing(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		for range 12 * 3600 {
-			r.Note(healthy(), words("healthy"))
+			r.note(healthy(), words("healthy"))
 			time.Sleep(time.Second)
 		}
 		// One read, and a write every 54 to 66 minutes.
@@ -122,13 +122,13 @@ func TestHealthWaitsForTheAPI(t *testing.T) {
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
 		for range 600 {
-			r.Note(abnormal(healer.IOError), words("abnormal"))
+			r.note(abnormal(healer.IOError), words("abnormal"))
 			time.Sleep(time.Second)
 		}
 		if n := api.count("get persistentvolumeclaims"); n > 40 {
 			t.Errorf("asked %d times in ten minutes", n)
 		}
-		r.Note(healed(), words("healed"))
+		r.note(healed(), words("healed"))
 		time.Sleep(time.Minute)
 		api.set(nil)
 		time.Sleep(time.Minute)
@@ -161,7 +161,7 @@ func TestHealthIsNotForced(t *testing.T) {
 			api.add(t, claim)
 		},
 		"on no claim": func(_ *testing.T, _ *memoryAPI, known *knownVolumes) {
-			known.Store("v", Subjects{})
+			known.Store("v", subjects{})
 		},
 		"without the right": func(_ *testing.T, api *memoryAPI, _ *knownVolumes) {
 			api.set(func(verb, resource string) error {
@@ -180,7 +180,7 @@ func TestHealthIsNotForced(t *testing.T) {
 				r, end := reporting(t, api, known)
 				defer end()
 				for range 600 {
-					r.Note(healthy(), words("healthy"))
+					r.note(healthy(), words("healthy"))
 					time.Sleep(time.Second)
 				}
 				if got := health(t, api, "data"); got != "" {
@@ -201,14 +201,14 @@ func TestHealthThatIsInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, known := oneVolume(t)
 		api.add(t, claimNamed("other", "uid-other"))
-		known.Store("w", subjects("other"))
+		known.Store("w", dataOf("other"))
 		api.invalid = "data"
 		r, end := reporting(t, api, known)
 		defer end()
 		for range 10 {
-			r.Note(healthy(), words("healthy"))
+			r.note(healthy(), words("healthy"))
 			synctest.Wait()
-			r.Note(of("w", healer.Diagnosis{}, healer.Diagnosis{}), words("healthy"))
+			r.note(of("w", healer.Diagnosis{}, healer.Diagnosis{}), words("healthy"))
 			synctest.Wait()
 			time.Sleep(2 * healthRefresh)
 		}
@@ -227,16 +227,16 @@ func TestHealthThatChangesMeanwhile(t *testing.T) {
 		api, known := oneVolume(t)
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.IOError), words("abnormal"))
+		r.note(abnormal(healer.IOError), words("abnormal"))
 		time.Sleep(time.Minute)
 		var once sync.Once
 		api.set(func(verb, resource string) error {
 			if verb == "patch" && resource == "persistentvolumeclaims" {
-				once.Do(func() { r.Note(abnormal(healer.IOError), words("abnormal")) })
+				once.Do(func() { r.note(abnormal(healer.IOError), words("abnormal")) })
 			}
 			return nil
 		})
-		r.Note(healed(), words("healed"))
+		r.note(healed(), words("healed"))
 		time.Sleep(time.Minute)
 		want := `{"state":"unhealthy","lastChecked":"2000-01-01T00:01:00Z","since":"2000-01-01T00:01:00Z","node":"node-1"}`
 		if got := health(t, api, "data"); got != want {
@@ -254,15 +254,15 @@ func TestHealthAfterARefusalWithoutClaim(t *testing.T) {
 		api.set(func(_, resource string) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "data", nil)
 		})
-		r.Note(healthy(), words("healthy"))
+		r.note(healthy(), words("healthy"))
 		synctest.Wait()
-		s := subjects("data")
-		known.Store("v", Subjects{Pods: s.Pods})
+		s := dataOf("data")
+		known.Store("v", subjects{pods: s.pods})
 		time.Sleep(time.Minute)
 		known.Store("v", s)
 		api.set(nil)
 		for range 3 * 60 {
-			r.Note(healthy(), words("healthy"))
+			r.note(healthy(), words("healthy"))
 			time.Sleep(time.Minute)
 		}
 		if health(t, api, "data") == "" {
@@ -277,14 +277,14 @@ func TestEventsOfAClaimWaitForTheAPI(t *testing.T) {
 		api, known := oneVolume(t)
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.IOError), words("first"))
+		r.note(abnormal(healer.IOError), words("first"))
 		time.Sleep(time.Minute)
 		api.set(func(string, string) error { return errNoAPI })
-		r.Note(abnormal(healer.NotMounted), words("second"))
+		r.note(abnormal(healer.NotMounted), words("second"))
 		time.Sleep(10 * time.Minute)
 		api.set(nil)
 		for range 60 {
-			r.Note(abnormal(healer.NotMounted), words("second"))
+			r.note(abnormal(healer.NotMounted), words("second"))
 			time.Sleep(time.Minute)
 		}
 		if said := api.said("data"); len(said) != 2 {

@@ -31,24 +31,17 @@ type Client struct {
 	groups map[string]rest.Interface
 }
 
-// ClientConfig configures a Client.
-type ClientConfig struct {
-	// Kubeconfig is a file; empty: the service account of our own pod.
-	Kubeconfig string
-	// Version goes into the user agent.
-	Version string
-}
-
-// NewClient returns a Client that has not sent anything yet.
-func NewClient(cfg ClientConfig) (*Client, error) {
+// NewClient returns a Client that has not sent anything yet. kubeconfig is a file; empty:
+// the service account of our own pod. version goes into the user agent.
+func NewClient(kubeconfig, version string) (*Client, error) {
 	access, err := rest.InClusterConfig()
-	if cfg.Kubeconfig != "" {
-		access, err = clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	if kubeconfig != "" {
+		access, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find the Kubernetes API: %w", err)
 	}
-	access.UserAgent = "node-healer/" + cfg.Version
+	access.UserAgent = "node-healer/" + version
 	// Callers limit their own rates (running heals, the reporter): a limit here
 	// would look like an API that does not answer.
 	access.QPS = -1
@@ -56,11 +49,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	return NewClientFor(access, httpClient)
+	return newClientFor(access, httpClient)
 }
 
-// NewClientFor returns a Client over an HTTP client.
-func NewClientFor(access *rest.Config, httpClient *http.Client) (*Client, error) {
+// newClientFor returns a Client over an HTTP client.
+func newClientFor(access *rest.Config, httpClient *http.Client) (*Client, error) {
 	c := &Client{groups: map[string]rest.Interface{}}
 	scheme := runtime.NewScheme()
 	var errs []error

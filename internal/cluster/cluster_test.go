@@ -10,43 +10,45 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
-// clusterConfigOf returns the configuration of the tests' clusters.
-func clusterConfigOf(t *testing.T, api *kubetest.API) ClusterConfig {
+// configOf returns the configuration of the tests' clusters.
+func configOf(t *testing.T, api *kubetest.API) Config {
 	t.Helper()
-	c, err := NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient())
+	client, err := newClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ClusterConfig{Client: c, Node: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings"}
+	return Config{Client: client, Node: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings", KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute}
 }
 
 // following runs a cluster in a bubble until all is known that its informers bring,
 // and returns a function that ends it.
-func followingCluster(t *testing.T, api *kubetest.API) (c *Cluster, end func()) {
+func following(t *testing.T, api *kubetest.API) (c *Cluster, end func()) {
 	t.Helper()
-	c, err := NewCluster(clusterConfigOf(t, api))
+	c, err := New(configOf(t, api))
 	if err != nil {
 		t.Fatal(err)
 	}
 	end = kubetest.Run(t, c.Run)
-	c.WaitForSync(t.Context()) // reflectors may wait for a moment before they ask
+	c.waitForSync(t.Context()) // reflectors may wait for a moment before they ask
 	return c, end
 }
 
-func TestClusterConfig(t *testing.T) {
-	good := clusterConfigOf(t, kubetest.NewAPI())
-	if _, err := NewCluster(good); err != nil {
+func TestConfig(t *testing.T) {
+	good := configOf(t, kubetest.NewAPI())
+	if _, err := New(good); err != nil {
 		t.Error(err)
 	}
-	for name, spoil := range map[string]func(*ClusterConfig){
-		"no client":     func(c *ClusterConfig) { c.Client = nil },
-		"no node":       func(c *ClusterConfig) { c.Node = "" },
-		"no namespace":  func(c *ClusterConfig) { c.Namespace = "" },
-		"no config map": func(c *ClusterConfig) { c.ConfigMap = "" },
+	for name, spoil := range map[string]func(*Config){
+		"no client":        func(c *Config) { c.Client = nil },
+		"no node":          func(c *Config) { c.Node = "" },
+		"no namespace":     func(c *Config) { c.Namespace = "" },
+		"no config map":    func(c *Config) { c.ConfigMap = "" },
+		"no kubelet":       func(c *Config) { c.KubeletRoots = nil },
+		"a negative grace": func(c *Config) { c.DriverGrace = -1 },
 	} {
 		bad := good
 		spoil(&bad)
-		if _, err := NewCluster(bad); err == nil {
+		if _, err := New(bad); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -60,12 +62,12 @@ func TestFirstCallsWait(t *testing.T) {
 				api := kubetest.NewAPI()
 				api.Put(kubetest.Node())
 				api.Break(fault)
-				c, err := NewCluster(clusterConfigOf(t, api))
+				c, err := New(configOf(t, api))
 				if err != nil {
 					t.Fatal(err)
 				}
 				go func() {
-					c.WaitForSync(t.Context())
+					c.waitForSync(t.Context())
 					if err := c.pods.listed(); fault == nil && err != nil {
 						t.Errorf("the first call does not know: %v", err)
 					}
@@ -77,7 +79,7 @@ func TestFirstCallsWait(t *testing.T) {
 				synctest.Wait()
 				// Later calls do not wait.
 				asked := make(chan struct{})
-				go func() { defer close(asked); c.WaitForSync(t.Context()) }()
+				go func() { defer close(asked); c.waitForSync(t.Context()) }()
 				synctest.Wait()
 				select {
 				case <-asked:
@@ -97,7 +99,7 @@ func TestClusterEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
 				api.Put(kubetest.Node())
-				_, end := followingCluster(t, api)
+				_, end := following(t, api)
 				time.Sleep(time.Hour)
 				api.Break(fault)
 				time.Sleep(time.Hour)

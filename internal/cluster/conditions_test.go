@@ -91,19 +91,19 @@ func TestMountPointsCheckedInTurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api, known := oneVolume(t)
-				pods := subjects("data")
+				pods := dataOf("data")
 				for _, uid := range []types.UID{"a", "b"} {
-					pods.Pods = append(pods.Pods, corev1.ObjectReference{Kind: "Pod", Namespace: "app", Name: "pod-" + string(uid), UID: uid})
+					pods.pods = append(pods.pods, corev1.ObjectReference{Kind: "Pod", Namespace: "app", Name: "pod-" + string(uid), UID: uid})
 				}
 				known.Store("v", pods)
 				r, end := reporting(t, api, known)
 				defer end()
 				for i, report := range tt.reports {
 					if i == len(tt.reports)-1 {
-						pods.Pods = slices.DeleteFunc(slices.Clone(pods.Pods), func(p corev1.ObjectReference) bool { return string(p.UID) == tt.gone })
+						pods.pods = slices.DeleteFunc(slices.Clone(pods.pods), func(p corev1.ObjectReference) bool { return string(p.UID) == tt.gone })
 						known.Store("v", pods)
 					}
-					r.Note(report, words(fmt.Sprint("text ", i)))
+					r.note(report, words(fmt.Sprint("text ", i)))
 					time.Sleep(time.Second)
 				}
 				var events []string

@@ -38,13 +38,13 @@ func TestDrain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
 				d := newDisk(api)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
 				tc.change(d)
 				synctest.Wait()
 				node := &thisHost{t: t}
 				diagnosis, step := node.at(stagedMountPoint, false)
-				permit, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), diagnosis, step)
+				permit, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), diagnosis, step)
 				expect(t, "a step", err, tc.want)
 				if err != nil && healer.RuleOf(err) != healer.RuleDrain {
 					t.Errorf("refused by rule %s", healer.RuleOf(err))
@@ -76,11 +76,11 @@ func TestNoNameOfAnotherNamespace(t *testing.T) {
 				change(claim, pod)
 				d.node.Spec.Unschedulable = true
 				api.Put(d.node, pv, claim, pod)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
 				node := &thisHost{t: t}
 				diagnosis, step := node.at(stagedMountPoint, false)
-				_, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), diagnosis, step)
+				_, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), diagnosis, step)
 				expect(t, "a step", err, "of another namespace")
 				if err != nil && (strings.Contains(err.Error(), "bakery") || strings.Contains(err.Error(), "oven")) {
 					t.Error(err)
@@ -96,12 +96,12 @@ func TestNoNameOfAnotherNamespaceInAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		api.Break(kubetest.ErrNoAnswer)
-		_, err := policy.cluster.GetPod(t.Context(), "bakery", "oven")
+		_, err := get(t.Context(), c.reader, podKind, "bakery", "oven")
 		expect(t, "the other one's", err, "does not answer")
-		_, shown := policy.ask(t.Context(), VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle}, "", true)
+		_, shown := c.ask(t.Context(), volumeName{driver: kubetest.DriverName, handle: kubetest.Handle}, "", true)
 		expect(t, "this one's", shown, "does not answer")
 		if shown != nil && (strings.Contains(shown.Error(), "bakery") || strings.Contains(shown.Error(), "oven")) {
 			t.Error(shown)

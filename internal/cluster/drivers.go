@@ -42,45 +42,58 @@ func newDrivers() drivers {
 	return drivers{reading: semaphore.NewWeighted(1), notReady: cache.NewLRUExpireCache(maxDrivers)}
 }
 
+// followDrivers records each change of the drivers' pods until ctx ends.
+func (c *Cluster) followDrivers(ctx context.Context) {
+	c.waitForSync(ctx) // the settings say whose pods count
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.driversChanged:
+			_ = c.readDrivers(ctx, "") // fails only when ctx has ended
+		}
+	}
+}
+
 // driverAway returns why heals wait for a driver; nil: they do not, or no longer. It
 // reads the pods itself: the last change may not have been handled yet.
-func (p *Policy) driverAway(ctx context.Context, driver string) error {
-	if err := p.readDrivers(ctx, driver); err != nil {
-		return Unknown(err)
+func (c *Cluster) driverAway(ctx context.Context, driver string) error {
+	if err := c.readDrivers(ctx, driver); err != nil {
+		return unknown(err)
 	}
-	return p.drivers.waitsFor(driver, p.cfg.DriverGrace)
+	return c.drivers.waitsFor(driver, c.cfg.DriverGrace)
 }
 
 // readDrivers records the state of all pods of DaemonSets. The namespaces of one
 // driver's pods are read from the API, and an error says that one is unknown; those
 // of other drivers are recalled.
-func (p *Policy) readDrivers(ctx context.Context, driver string) error {
-	if err := p.drivers.reading.Acquire(ctx, 1); err != nil {
+func (c *Cluster) readDrivers(ctx context.Context, driver string) error {
+	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer p.drivers.reading.Release(1)
-	s := p.settings.current()
-	var unknown error
+	defer c.drivers.reading.Release(1)
+	s := c.settings.current()
+	var failed error
 	asked := map[string]bool{} // by namespace, for that driver
 	counts := func(namespace, of string) bool {
 		if of != driver {
-			is, _ := p.hasDrivers(ctx, s, namespace, false)
+			is, _ := c.hasDrivers(ctx, s, namespace, false)
 			return is
 		}
 		if _, known := asked[namespace]; !known {
-			is, err := p.hasDrivers(ctx, s, namespace, true)
-			asked[namespace], unknown = is, cmp.Or(unknown, err)
+			is, err := c.hasDrivers(ctx, s, namespace, true)
+			asked[namespace], failed = is, cmp.Or(failed, err)
 		}
 		return asked[namespace]
 	}
 	now := map[string]bool{}
-	for _, pod := range p.cluster.DaemonSetPods() {
-		for _, name := range driversOf(pod, s.daemonSets, p.cfg.KubeletRoots, counts) {
+	for _, pod := range indexed[*corev1.Pod](c.pods, byDaemonSet, "") {
+		for _, name := range driversOf(pod, s.daemonSets, c.cfg.KubeletRoots, counts) {
 			now[name] = now[name] || isReady(pod)
 		}
 	}
-	p.drivers.record(now, time.Now())
-	return unknown
+	c.drivers.record(now, time.Now())
+	return failed
 }
 
 // record takes, by driver, whether it has a ready pod on this node.
@@ -155,13 +168,14 @@ func driversOf(p *corev1.Pod, daemonSets map[string]string, roots []string, coun
 // hasDrivers returns whether the DaemonSets of a namespace may be CSI drivers: of one
 // that the settings name; where they name none, of kube-system and of those labelled
 // for privileged pods, which no tenant can create.
-func (p *Policy) hasDrivers(ctx context.Context, s settings, namespace string, live bool) (bool, error) {
+func (c *Cluster) hasDrivers(ctx context.Context, s settings, namespace string, live bool) (bool, error) {
 	switch {
 	case s.driverNamespaces != nil:
 		return slices.Contains(s.driverNamespaces, namespace), nil
 	case namespace == metav1.NamespaceSystem:
 		return true, nil
 	}
-	n, err := p.cluster.Namespace(ctx, namespace, live)
-	return n != nil && n.Labels[EnforceLabel] == enforcePrivileged, err
+	q := &query{c: c, live: live}
+	n := read(ctx, q, namespaceKind, "", namespace)
+	return n != nil && n.Labels[enforceLabel] == enforcePrivileged, q.unknown
 }

@@ -122,7 +122,7 @@ func TestDriverAway(t *testing.T) {
 	system := sick.DeepCopy()
 	system.Namespace = metav1.NamespaceSystem
 	storage := func(enforce string) *corev1.Namespace {
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage", Labels: map[string]string{EnforceLabel: enforce}}}
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage", Labels: map[string]string{enforceLabel: enforce}}}
 	}
 	settings := func(key, text string) *corev1.ConfigMap { return theSettings(map[string]string{key: text}) }
 	for name, tc := range map[string]struct {
@@ -153,9 +153,9 @@ func TestDriverAway(t *testing.T) {
 				for _, o := range tc.objects {
 					api.Put(o)
 				}
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
-				err := policy.driverAway(t.Context(), kubetest.DriverName)
+				err := c.driverAway(t.Context(), kubetest.DriverName)
 				if (err != nil) != tc.away || err != nil && !strings.Contains(err.Error(), kubetest.DriverName) {
 					t.Errorf("got %v", err)
 				}
@@ -171,10 +171,10 @@ func TestDriverOfAnUnknownNamespace(t *testing.T) {
 		api := kubetest.NewAPI()
 		api.Put(kubetest.Node(), aDaemon(hostPaths("/var/lib/kubelet/plugins/"+kubetest.DriverName)))
 		api.BreakFor(kubetest.ErrNoAnswer, "get", "namespaces")
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
-		expect(t, "its namespace", policy.driverAway(t.Context(), kubetest.DriverName), "what the cluster wants is not known")
-		expect(t, "another driver's", policy.driverAway(t.Context(), "another.example.com"), "")
+		expect(t, "its namespace", c.driverAway(t.Context(), kubetest.DriverName), "what the cluster wants is not known")
+		expect(t, "another driver's", c.driverAway(t.Context(), "another.example.com"), "")
 	})
 }
 

@@ -14,7 +14,7 @@ import (
 
 // Gate implements healer.Gate in a cluster.
 type Gate struct {
-	Policy *Policy
+	Cluster *Cluster
 	// Node knows kubelet's paths and finds the containers that use a volume;
 	// *node.Node is the real one.
 	Node interface {
@@ -27,31 +27,30 @@ type Gate struct {
 // Inspect implements healer.Gate. It goes by what is known: what was forbidden when
 // the API last answered stays forbidden while it does not.
 func (g Gate) Inspect(ctx context.Context, v healer.Volume) error {
-	g.Policy.cluster.WaitForSync(ctx)
+	g.Cluster.waitForSync(ctx)
 	l := g.Node.Kubelet().Layout(g.Node.RealPath(v.Path))
-	return g.Policy.mode(g.Policy.recall(ctx, volumeNameOf(v, "", l), l.PodUID)).require(modeCheck)
+	return g.Cluster.mode(g.Cluster.recall(ctx, volumeNameOf(v, "", l), l.PodUID)).require(modeCheck)
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by
 // what is known.
 func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.MountPoint) bool {
-	cluster := g.Policy.cluster
-	known, found := cluster.Pod(p.PodUID)
+	known, found := g.Cluster.pod(p.PodUID)
 	if !found {
 		return false
 	}
-	name, node := volumeNameOf(c.Volume, c.Driver, p.Layout), cluster.NodeName()
-	w := g.Policy.recall(ctx, name, p.PodUID)
+	name, node := volumeNameOf(c.Volume, c.Driver, p.Layout), g.Cluster.cfg.Node
+	w := g.Cluster.recall(ctx, name, p.PodUID)
 	if w.wanted(name, p.PodUID, node) != nil {
 		return false
 	}
-	now, err := cluster.GetPod(ctx, known.Namespace, known.Name)
+	now, err := get(ctx, g.Cluster.reader, podKind, known.Namespace, known.Name)
 	return err == nil && now != nil && now.UID == known.UID && w.wantedBy(now, name, node) == nil
 }
 
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
-	p := &permit{policy: g.Policy, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
+	p := &permit{cluster: g.Cluster, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
 	var holderErr error
 	p.holder, holderErr = wanted.HolderFor(ctx, g.Node, d.Case, s)
@@ -72,15 +71,15 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 // Write implements healer.Gate.
 func (g Gate) Write(ctx context.Context, c healer.Case, p healer.MountPoint, onDisk bool) error {
 	name := nameAt(c, p)
-	w, err := g.Policy.ask(ctx, name, p.PodUID, true)
+	w, err := g.Cluster.ask(ctx, name, p.PodUID, true)
 	if err != nil {
 		return err
 	}
 	// The modes of all pods count: they share what is written to.
-	if err := g.Policy.mode(w).require(modeHeal); err != nil || !onDisk {
-		return cmp.Or(err, w.Unavailable)
+	if err := g.Cluster.mode(w).require(modeHeal); err != nil || !onDisk {
+		return cmp.Or(err, w.unavailable)
 	}
-	return g.Policy.mayWrite(ctx, w, name)
+	return g.Cluster.mayWrite(ctx, w, name)
 }
 
 // reasonsFor returns the conditions that a step is meant to heal. What an interrupted
@@ -99,9 +98,9 @@ func reasonsFor(d healer.Diagnosis, s healer.Step) []healer.Reason {
 // permit allows one step. It is revalidated right before the mount point becomes
 // usable.
 type permit struct {
-	policy  *Policy
+	cluster *Cluster
 	step    healer.Step
-	name    VolumeName
+	name    volumeName
 	reasons []healer.Reason
 	// earlier is true when the volume was last seen in an earlier boot.
 	earlier bool
@@ -112,7 +111,7 @@ type permit struct {
 // ask asks the API, and returns why the step is not allowed and why the mount point
 // is not wanted.
 func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
-	w, err := p.policy.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
+	w, err := p.cluster.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
 	if err != nil {
 		return healer.RefusedBy(healer.RuleAPI, err), nil
 	}
@@ -120,30 +119,30 @@ func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
 }
 
 func (p *permit) allowed(ctx context.Context, w view) error {
-	if err := p.policy.mode(w).require(modeHeal); err != nil {
+	if err := p.cluster.mode(w).require(modeHeal); err != nil {
 		return healer.RefusedBy(healer.RuleMode, err)
 	}
 	if err := w.draining(); err != nil {
 		return healer.RefusedBy(healer.RuleDrain, err)
 	}
-	if err := p.policy.driverAway(ctx, p.name.Driver); err != nil {
+	if err := p.cluster.driverAway(ctx, p.name.driver); err != nil {
 		return healer.RefusedBy(healer.RuleDriverGrace, err)
 	}
 	for _, reason := range p.reasons {
-		if w.settings.selfRepair.leaves(p.name.Driver, reason) {
+		if w.settings.selfRepair.leaves(p.name.driver, reason) {
 			return healer.RefusedBy(healer.RuleSelfRepair, fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
-				reason, p.name.Driver, keySelfRepair, p.policy.cluster.ConfigMapName()))
+				reason, p.name.driver, keySelfRepair, p.cluster.configMapName()))
 		}
 	}
 	if !p.step.Writes {
 		return nil
 	}
-	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), p.policy.mayWrite(ctx, w, p.name))
+	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), p.cluster.mayWrite(ctx, w, p.name))
 }
 
 // ruleOr returns the rule of a refusal by what the API says, or that it says nothing.
 func ruleOr(w view, rule healer.Rule) healer.Rule {
-	if w.Unavailable != nil {
+	if w.unavailable != nil {
 		return healer.RuleAPI
 	}
 	return rule
@@ -165,7 +164,7 @@ func (p *permit) wanted(w view) error {
 	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	return w.wanted(p.name, mountPoint.PodUID, p.policy.cluster.NodeName())
+	return w.wanted(p.name, mountPoint.PodUID, p.cluster.cfg.Node)
 }
 
 // Revalidate implements healer.Permit. It is asked while the mount is in place but

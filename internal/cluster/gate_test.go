@@ -103,7 +103,7 @@ var changes = map[string]struct {
 	"the cluster is off":         {change: func(d *disk) { d.settings(keyMode, "off") }, want: "mode off", rule: healer.RuleMode},
 	"the settings are wrong":     {change: func(d *disk) { d.settings("x", "y") }, want: "key x", rule: healer.RuleMode},
 	"the claim may only be checked": {change: func(d *disk) {
-		d.claim.Annotations = map[string]string{ModeAnnotation: "check"}
+		d.claim.Annotations = map[string]string{modeAnnotation: "check"}
 		d.api.Put(d.claim)
 	}, want: "mode check", rule: healer.RuleMode},
 	"the node is drained":     {change: (*disk).drain, want: "drained", rule: healer.RuleDrain},
@@ -112,8 +112,8 @@ var changes = map[string]struct {
 		d.settings(keySelfRepair, fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted))
 	}, want: "is left to driver", rule: healer.RuleSelfRepair},
 	"a pod says heal, and the node check": {change: func(d *disk) {
-		d.pod.Annotations = map[string]string{ModeAnnotation: "heal"}
-		d.node.Annotations = map[string]string{ModeAnnotation: "check"}
+		d.pod.Annotations = map[string]string{modeAnnotation: "heal"}
+		d.node.Annotations = map[string]string{modeAnnotation: "check"}
 		d.api.Put(d.pod, d.node)
 	}, want: "mode check by Node", rule: healer.RuleMode},
 	"connection refused":       {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer", rule: healer.RuleAPI},
@@ -138,11 +138,11 @@ func TestStep(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						api := kubetest.NewAPI()
 						disk := newDisk(api)
-						policy, end := following(t, api)
+						c, end := following(t, api)
 						defer end()
 						node := &thisHost{t: t}
 						d, step := node.at(path, writes)
-						gate := Gate{Policy: policy, Node: node}
+						gate := Gate{Cluster: c, Node: node}
 						p, err := gate.Enter(t.Context(), d, step)
 						if err != nil {
 							t.Fatal(err)
@@ -191,7 +191,7 @@ func stepForAContainer(t *testing.T, path string) {
 	t.Helper()
 	api := kubetest.NewAPI()
 	disk := newDisk(api)
-	policy, end := following(t, api)
+	c, end := following(t, api)
 	defer end()
 	container := exec.Command("sleep", "600")
 	if err := container.Start(); err != nil {
@@ -201,7 +201,7 @@ func stepForAContainer(t *testing.T, path string) {
 	d, step := node.at(path, false)
 	kubetest.Terminate(disk.pod)
 	api.Put(disk.pod)
-	p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+	p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func stepForAContainer(t *testing.T, path string) {
 	kubetest.Terminate(disk.attached)
 	api.Put(disk.attached)
 	_, writing := node.at(path, true)
-	_, err = Gate{Policy: policy, Node: node}.Enter(t.Context(), d, writing)
+	_, err = Gate{Cluster: c, Node: node}.Enter(t.Context(), d, writing)
 	expect(t, "a step that writes", err, "is being deleted")
 
 	_ = container.Process.Kill()
@@ -239,11 +239,11 @@ func TestStepAtOtherMountPoints(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
 				newDisk(api)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
 				node := &thisHost{t: t, err: tc.blind}
 				d, step := node.at(tc.path, false)
-				p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+				p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 				expect(t, "before", err, tc.want)
 				if err == nil {
 					p.Leave(nil)
@@ -270,11 +270,11 @@ func TestTriedWrite(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					api := kubetest.NewAPI()
 					disk := newDisk(api)
-					policy, end := following(t, api)
+					c, end := following(t, api)
 					defer end()
 					node := &thisHost{t: t}
 					d, _ := node.at(podMountPoint, false)
-					gate := Gate{Policy: policy, Node: node}
+					gate := Gate{Cluster: c, Node: node}
 					if err := gate.Write(t.Context(), d.Case, d.Case.MountPoints[0], onDisk); err != nil {
 						t.Fatal(err)
 					}
@@ -293,10 +293,10 @@ func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		gate := Gate{Policy: policy, Node: node}
+		gate := Gate{Cluster: c, Node: node}
 		inspect := func(path, want string) {
 			t.Helper()
 			synctest.Wait()
@@ -304,15 +304,15 @@ func TestInspect(t *testing.T) {
 		}
 		inspect(podMountPoint, "")
 		kubetest.Terminate(disk.pod)
-		disk.pod.Annotations = map[string]string{ModeAnnotation: "off"}
+		disk.pod.Annotations = map[string]string{modeAnnotation: "off"}
 		api.Put(disk.pod)
 		inspect(podMountPoint, "mode off by Pod")
 		inspect(stagedMountPoint, "mode off by Pod")
-		disk.pod.Annotations = map[string]string{ModeAnnotation: "heal"}
+		disk.pod.Annotations = map[string]string{modeAnnotation: "heal"}
 		api.Put(disk.pod)
 		inspect(podMountPoint, "")
 
-		disk.claim.Annotations = map[string]string{ModeAnnotation: "off"}
+		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
 		api.Put(disk.claim)
 		inspect(podMountPoint, "") // not read again yet
 		d, step := node.at(podMountPoint, false)
@@ -327,7 +327,7 @@ func TestInspect(t *testing.T) {
 		time.Sleep(time.Hour)
 		inspect(podMountPoint, "")
 
-		disk.claim.Annotations = map[string]string{ModeAnnotation: "off"}
+		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
 		api.Put(disk.claim)
 		time.Sleep(time.Hour)
 		inspect(podMountPoint, "mode off by PersistentVolumeClaim")
@@ -344,9 +344,9 @@ func TestIdleNodeSendsFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
-		gate := Gate{Policy: policy, Node: &thisHost{t: t}}
+		gate := Gate{Cluster: c, Node: &thisHost{t: t}}
 		count := func() int {
 			return api.Count("get persistentvolumes") + api.Count("get persistentvolumeclaims") + api.Count("get storageclasses")
 		}
@@ -370,10 +370,10 @@ func TestWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		gate := Gate{Policy: policy, Node: node}
+		gate := Gate{Cluster: c, Node: node}
 		wants := func(when, path string, want bool) {
 			t.Helper()
 			d, _ := node.at(path, false)
@@ -402,19 +402,19 @@ func TestStepAfterABoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		for boot, want := range map[string]string{"this": "", "the one before": "since the node booted"} {
 			node := &thisHost{t: t}
 			d, step := node.at(podMountPoint, false)
 			d.Case.BootID, d.Case.Record = "this", &healer.Record{BootID: boot}
-			p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+			p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 			expect(t, boot, err, want)
 			if err == nil {
 				p.Leave(nil)
 			}
 			node.runs = os.Getpid()
-			if p, err = (Gate{Policy: policy, Node: node}).Enter(t.Context(), d, step); err != nil {
+			if p, err = (Gate{Cluster: c, Node: node}).Enter(t.Context(), d, step); err != nil {
 				t.Errorf("a container runs: %v", err)
 				continue
 			}
@@ -430,12 +430,12 @@ func TestWriteThroughAnotherPod(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
 		other := kubetest.Pod("other", disk.claim)
-		other.Annotations = map[string]string{ModeAnnotation: "check"}
+		other.Annotations = map[string]string{modeAnnotation: "check"}
 		api.Put(other)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		gate := Gate{Policy: policy, Node: node}
+		gate := Gate{Cluster: c, Node: node}
 		d, step := node.at(podMountPoint, false)
 		p, err := gate.Enter(t.Context(), d, step)
 		if err != nil {
@@ -457,11 +457,11 @@ func TestStepOfACallThatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
 		d, step := node.at(podMountPoint, false)
-		p, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+		p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 		if err != nil {
 			t.Fatal(err)
 		}

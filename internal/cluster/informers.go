@@ -154,17 +154,17 @@ func ownedByDaemonSet(p *corev1.Pod) bool {
 // claimsOf returns the claims of a pod's volumes as <namespace>/<name>.
 func claimsOf(p *corev1.Pod) (claims []string) {
 	for i := range p.Spec.Volumes {
-		if claim := ClaimOf(p, &p.Spec.Volumes[i]); claim != "" {
+		if claim := claimOf(p, &p.Spec.Volumes[i]); claim != "" {
 			claims = append(claims, p.Namespace+"/"+claim)
 		}
 	}
 	return claims
 }
 
-// ClaimOf returns the name of the claim behind a pod's volume, and "" for a
+// claimOf returns the name of the claim behind a pod's volume, and "" for a
 // volume without one. A generic ephemeral volume's claim is named after pod and
 // volume.
-func ClaimOf(p *corev1.Pod, v *corev1.Volume) string {
+func claimOf(p *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName

@@ -46,8 +46,8 @@ var (
 	driverKind = kindOf(storagev1.GroupName, "csidrivers", func(*storagev1.CSIDriver) {})
 )
 
-// ModeAnnotation is the one annotation that is kept of every object.
-const ModeAnnotation = "node-healer.csi-addons.io/mode"
+// modeAnnotation is the one annotation that is kept of every object.
+const modeAnnotation = "node-healer.csi-addons.io/mode"
 
 // maxModeBytes bounds what is kept of it: no mode is longer.
 const maxModeBytes = 64
@@ -67,9 +67,9 @@ func nameOrNone(name string) string {
 	return name
 }
 
-// EnforceLabel is the one label that is kept but of a Node. On a namespace it says which pods may
+// enforceLabel is the one label that is kept but of a Node. On a namespace it says which pods may
 // be created there (Pod Security Admission).
-const EnforceLabel = "pod-security.kubernetes.io/enforce"
+const enforceLabel = "pod-security.kubernetes.io/enforce"
 
 // strip drops what is not needed of an object, so that little memory is used.
 func (k kind[T]) strip(o T) {
@@ -81,17 +81,17 @@ func (k kind[T]) strip(o T) {
 		o.SetOwnerReferences([]metav1.OwnerReference{{Kind: daemonSet, Name: nameOrNone(owner.Name), Controller: owner.Controller}})
 	}
 	if _, isNode := any(o).(*corev1.Node); !isNode { // the settings select nodes by label
-		enforce, labelled := o.GetLabels()[EnforceLabel]
+		enforce, labelled := o.GetLabels()[enforceLabel]
 		o.SetLabels(nil)
 		if labelled {
-			o.SetLabels(map[string]string{EnforceLabel: enforce})
+			o.SetLabels(map[string]string{enforceLabel: enforce})
 		}
 	}
-	mode, set := o.GetAnnotations()[ModeAnnotation]
+	mode, set := o.GetAnnotations()[modeAnnotation]
 	o.SetAnnotations(nil)
 	if set {
 		// Cloned, so that the rest of a long value is freed.
-		o.SetAnnotations(map[string]string{ModeAnnotation: strings.Clone(mode[:min(len(mode), maxModeBytes)])})
+		o.SetAnnotations(map[string]string{modeAnnotation: strings.Clone(mode[:min(len(mode), maxModeBytes)])})
 	}
 	k.stripSpec(o)
 }
@@ -136,14 +136,14 @@ func stripPod(p *corev1.Pod) {
 	}
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: p.Spec.RestartPolicy, Volumes: volumes}
 	status := corev1.PodStatus{Phase: p.Status.Phase, Conditions: readyOnly(p.Status.Conditions)}
-	if HasRun(p) {
+	if hasRun(p) {
 		status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 	}
 	p.Status = status
 }
 
-// HasRun returns whether a container of the pod was ever started.
-func HasRun(p *corev1.Pod) bool {
+// hasRun returns whether a container of the pod was ever started.
+func hasRun(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses), func(c corev1.ContainerStatus) bool {
 		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 	})

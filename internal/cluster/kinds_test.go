@@ -24,19 +24,19 @@ func TestStrippedPodIsSmall(t *testing.T) {
 		}}})
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Args: []string{strings.Repeat("x", i)}})
 	}
-	p.Annotations = map[string]string{ModeAnnotation: strings.Repeat("x", much)}
+	p.Annotations = map[string]string{modeAnnotation: strings.Repeat("x", much)}
 	podKind.strip(p)
-	if len(p.Spec.Volumes) > maxPodVolumes || len(p.Spec.Containers) > 0 || len(p.Annotations[ModeAnnotation]) > maxModeBytes {
-		t.Errorf("%d volumes, %d containers, %d bytes of a mode", len(p.Spec.Volumes), len(p.Spec.Containers), len(p.Annotations[ModeAnnotation]))
+	if len(p.Spec.Volumes) > maxPodVolumes || len(p.Spec.Containers) > 0 || len(p.Annotations[modeAnnotation]) > maxModeBytes {
+		t.Errorf("%d volumes, %d containers, %d bytes of a mode", len(p.Spec.Volumes), len(p.Spec.Containers), len(p.Annotations[modeAnnotation]))
 	}
 	for _, v := range p.Spec.Volumes {
 		if n := len(v.HostPath.Path); n > maxPluginPath {
 			t.Fatalf("a path of %d bytes", n)
 		}
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{ModeAnnotation: strings.Repeat("x", much), "x": strings.Repeat("x", much)}}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{modeAnnotation: strings.Repeat("x", much), "x": strings.Repeat("x", much)}}}
 	claimKind.strip(claim)
-	if kept := claim.Annotations; len(kept) != 1 || len(kept[ModeAnnotation]) > maxModeBytes {
+	if kept := claim.Annotations; len(kept) != 1 || len(kept[modeAnnotation]) > maxModeBytes {
 		t.Error("the annotations of a claim are kept as they are")
 	}
 }
@@ -60,9 +60,9 @@ func TestPodIsStripped(t *testing.T) {
 		pod.DeletionTimestamp = &deleted
 		kubetest.RunOnce(pod)
 		api.Put(kubetest.Node(), pod)
-		c, end := followingCluster(t, api)
+		c, end := following(t, api)
 		defer end()
-		got, _ := c.Pod("uid-of-app")
+		got, _ := c.pod("uid-of-app")
 		var names []string
 		for _, v := range got.Spec.Volumes {
 			names = append(names, v.Name)
@@ -73,7 +73,7 @@ func TestPodIsStripped(t *testing.T) {
 		if got.Spec.Containers != nil || got.Labels != nil {
 			t.Errorf("too much is kept: %v", got)
 		}
-		if got.DeletionTimestamp == nil || got.Spec.NodeName != kubetest.NodeName || got.Status.Phase != corev1.PodRunning || !HasRun(got) {
+		if got.DeletionTimestamp == nil || got.Spec.NodeName != kubetest.NodeName || got.Status.Phase != corev1.PodRunning || !hasRun(got) {
 			t.Errorf("too little is kept: %v", got)
 		}
 	})

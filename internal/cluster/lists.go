@@ -89,10 +89,10 @@ func matches[T runtime.Object](ctx context.Context, c *Client, what request, mat
 	return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 }
 
-// VolumesWithHandle returns all PersistentVolumes of the cluster with a driver
+// volumesWithHandle returns all PersistentVolumes of the cluster with a driver
 // and a handle, as the API has them now. The API cannot select by handle.
-func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*corev1.PersistentVolume, error) {
-	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, c.reader.lists, func(ctx context.Context) (any, error) {
+func (c *Cluster) volumesWithHandle(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
+	got, err := c.reader.share(ctx, "list volumes "+name.driver+" "+name.handle, c.reader.lists, func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
 			volumeKind.strip(pv)
 			return name.matches(pv)
@@ -105,7 +105,7 @@ func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*co
 // Attachments returns all attachments in the cluster of volumes that share a
 // driver and a handle, and of pods' inline volumes with the same ones, as the API
 // has them now. The API cannot select them, and a watch may lag.
-func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*storagev1.VolumeAttachment, error) {
+func (c *Cluster) attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*storagev1.VolumeAttachment, error) {
 	csi := volumes[0].Spec.CSI
 	var names []string
 	for _, pv := range volumes {

@@ -31,7 +31,7 @@ func TestPodsAreListedInPages(t *testing.T) {
 					pod.Labels = map[string]string{"x": strings.Repeat("x", tc.bytes)}
 					api.Put(pod)
 				}
-				c, end := followingCluster(t, api)
+				c, end := following(t, api)
 				defer end()
 				if known, asked := len(c.pods.GetStore().List()), api.Count("list pods"); known != pods || asked != tc.pages {
 					t.Errorf("%d pods in %d pages", known, asked)
@@ -58,7 +58,7 @@ func TestPageThatExpires(t *testing.T) {
 			expired = true
 			return apierrors.NewResourceExpired("too old")
 		}
-		c, end := followingCluster(t, api)
+		c, end := following(t, api)
 		defer end()
 		time.Sleep(time.Minute)
 		if known := len(c.pods.GetStore().List()); known != 2*podsPerPage || !expired {
@@ -87,14 +87,12 @@ func TestLargeNames(t *testing.T) {
 func TestReadsOfPodsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
-		c, err := NewCluster(clusterConfigOf(t, api))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, end := following(t, api)
+		defer end()
 		api.Break(kubetest.ErrNoAnswer)
 		for i := range 10 * maxPodReads {
 			go func() {
-				if _, err := c.GetPod(t.Context(), "shop", fmt.Sprint("app", i)); !IsUnavailable(err) {
+				if _, err := get(t.Context(), c.reader, podKind, "shop", fmt.Sprint("app", i)); !isUnavailable(err) {
 					t.Errorf("got %v", err)
 				}
 			}()

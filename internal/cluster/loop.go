@@ -46,17 +46,19 @@ func parseLoop(text string) (rules []loopRule, err error) {
 // labels the node has; else what its flag says. While the settings were not read yet, or
 // cannot be, or a rule asks for labels of a node that is not known, it is at most
 // LoopObserve.
-func (p *Policy) Loop(flag string) string {
-	s := p.settings.current()
-	if s.err != nil || !p.cluster.KnowsSettings() {
+func (c *Cluster) Loop(flag string) string {
+	s := c.settings.current()
+	if s.err != nil || !c.configMap.HasSynced() || !c.node.HasSynced() {
 		return atMostObserve(flag)
 	}
-	node, known := p.cluster.NodeLabels()
+	node, known := c.ownNode()
 	for _, r := range s.loop {
-		if len(r.NodeSelector) > 0 && !known {
+		switch {
+		case len(r.NodeSelector) == 0:
+			return r.Loop
+		case !known:
 			return atMostObserve(flag)
-		}
-		if labels.SelectorFromSet(r.NodeSelector).Matches(labels.Set(node)) {
+		case labels.SelectorFromSet(r.NodeSelector).Matches(labels.Set(node.Labels)):
 			return r.Loop
 		}
 	}

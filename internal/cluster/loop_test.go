@@ -66,7 +66,7 @@ func TestLoopByNode(t *testing.T) {
 
 // Before the settings were read, nothing heals by itself.
 func TestLoopBeforeTheSettings(t *testing.T) {
-	p, err := NewPolicy(configOf(t, kubetest.NewAPI()))
+	p, err := New(configOf(t, kubetest.NewAPI()))
 	if err != nil {
 		t.Fatal(err)
 	}

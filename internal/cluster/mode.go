@@ -57,29 +57,29 @@ func (e effectiveMode) require(wanted mode) error {
 
 // mode returns the strictest mode for a volume at a mount point: of the settings,
 // the node, the volume with its claim and class, and the pods.
-func (p *Policy) mode(w view) effectiveMode {
-	e := effectiveMode{mode: w.settings.mode, by: p.cluster.ConfigMapName() + ", key " + keyMode}
+func (c *Cluster) mode(w view) effectiveMode {
+	e := effectiveMode{mode: w.settings.mode, by: c.configMapName() + ", key " + keyMode}
 	if w.settings.err != nil {
-		e.by, e.err = p.cluster.ConfigMapName(), w.settings.err
+		e.by, e.err = c.configMapName(), w.settings.err
 	}
 	limit := func(kind string, o metav1.Object) {
 		if of := annotatedMode(w.name(kind, o), o); of.mode < e.mode {
 			e = of
 		}
 	}
-	if w.Node != nil {
-		limit("Node", w.Node)
+	if w.node != nil {
+		limit("Node", w.node)
 	}
-	for _, b := range w.Volumes {
-		limit("PersistentVolume", b.PV)
-		if b.Class != nil {
-			limit("StorageClass", b.Class)
+	for _, b := range w.volumes {
+		limit("PersistentVolume", b.pv)
+		if b.class != nil {
+			limit("StorageClass", b.class)
 		}
-		if b.Claim != nil {
-			limit("PersistentVolumeClaim", b.Claim)
+		if b.claim != nil {
+			limit("PersistentVolumeClaim", b.claim)
 		}
 	}
-	for _, pod := range w.Pods {
+	for _, pod := range w.pods {
 		limit("Pod", pod)
 	}
 	return e
@@ -87,11 +87,11 @@ func (p *Policy) mode(w view) effectiveMode {
 
 // annotatedMode returns the mode that one object allows; what is its kind and name.
 func annotatedMode(what string, o metav1.Object) effectiveMode {
-	value, set := o.GetAnnotations()[ModeAnnotation]
+	value, set := o.GetAnnotations()[modeAnnotation]
 	if !set {
 		return effectiveMode{mode: modeHeal}
 	}
-	e := effectiveMode{by: what + ", annotation " + ModeAnnotation}
+	e := effectiveMode{by: what + ", annotation " + modeAnnotation}
 	e.mode, e.err = parseMode(value)
 	return e
 }

@@ -28,7 +28,7 @@ func theSettings(data map[string]string) *corev1.ConfigMap {
 // says annotates an object with a mode, unless it is empty.
 func says[T metav1.Object](o T, mode string) T {
 	if mode != "" {
-		o.SetAnnotations(map[string]string{ModeAnnotation: mode})
+		o.SetAnnotations(map[string]string{modeAnnotation: mode})
 	}
 	return o
 }
@@ -55,7 +55,7 @@ func TestParseMode(t *testing.T) {
 func TestStrictestModeCounts(t *testing.T) {
 	words := []string{"", "off", "check", "heal", "bad"}
 	modes := map[string]mode{"": modeHeal, "off": modeOff, "check": modeCheck, "bad": modeCheck, "heal": modeHeal}
-	policy, err := NewPolicy(configOf(t, kubetest.NewAPI()))
+	c, err := New(configOf(t, kubetest.NewAPI()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,15 +73,13 @@ func TestStrictestModeCounts(t *testing.T) {
 		pv, claim := kubetest.Volume("pv-1")
 		w := view{
 			settings: defaultSettings(),
-			View: View{
-				Node: says(kubetest.Node(), said[0]), Pods: []*corev1.Pod{says(kubetest.Pod("app", claim), said[4])},
-				Volumes: []BoundVolume{{PV: says(pv, said[2]), Claim: says(claim, said[3]), Class: says(aClass("fast"), said[1]), Matches: true}},
-			},
+			node:     says(kubetest.Node(), said[0]), pods: []*corev1.Pod{says(kubetest.Pod("app", claim), said[4])},
+			volumes: []boundVolume{{pv: says(pv, said[2]), claim: says(claim, said[3]), class: says(aClass("fast"), said[1]), matches: true}},
 		}
 		if said[5] != "" {
 			w.settings = parseSettings(map[string]string{keyMode: said[5]})
 		}
-		r := policy.mode(w)
+		r := c.mode(w)
 		if r.mode != want {
 			t.Fatalf("%q: %+v", said, r)
 		}
@@ -98,8 +96,8 @@ func TestStrictestModeCounts(t *testing.T) {
 // TestModeAtAMountPoint: which objects count at which mount point, and for which name.
 func TestModeAtAMountPoint(t *testing.T) {
 	var (
-		published = VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-1"}
-		staged    = VolumeName{Handle: kubetest.Handle}
+		published = volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-1"}
+		staged    = volumeName{handle: kubetest.Handle}
 	)
 	pv, claim := kubetest.Volume("pv-1")
 	theirs, theirClaim := kubetest.Volume("pv-2")
@@ -113,7 +111,7 @@ func TestModeAtAMountPoint(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		objects []kubetest.Object
-		of      VolumeName
+		of      volumeName
 		pod     types.UID
 		want    mode
 	}{
@@ -135,7 +133,7 @@ func TestModeAtAMountPoint(t *testing.T) {
 		"a later claim of that name":    {[]kubetest.Object{pv, says(later, "off")}, published, "", modeHeal},
 		"a handle that two drivers share": {
 			[]kubetest.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
-			VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle},
+			volumeName{driver: kubetest.DriverName, handle: kubetest.Handle},
 			"", modeHeal,
 		},
 		"a handle that two drivers share, before it is known whose": {
@@ -144,18 +142,18 @@ func TestModeAtAMountPoint(t *testing.T) {
 		},
 		"a caller takes it for another volume": {
 			[]kubetest.Object{says(pv.DeepCopy(), "off"), claim},
-			VolumeName{Handle: "another", Directory: "pv-1"},
+			volumeName{handle: "another", directory: "pv-1"},
 			"uid-of-app", modeOff,
 		},
 		"an in-tree volume, served by a CSI driver": {
 			[]kubetest.Object{inTree, says(inTreeClaim, "check")},
-			VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-3"},
+			volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-3"},
 			"uid-of-app", modeCheck,
 		},
 		"an inline volume, its pod's mode": {[]kubetest.Object{says(inline.DeepCopy(), "off")}, published, "uid-of-inline", modeOff},
 		"an inline volume named like another's": {
 			[]kubetest.Object{says(kubetest.Node(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
-			VolumeName{Driver: kubetest.DriverName, Handle: "csi-1", Directory: "pv-2"},
+			volumeName{driver: kubetest.DriverName, handle: "csi-1", directory: "pv-2"},
 			"uid-of-inline", modeOff,
 		},
 	} {
@@ -172,13 +170,13 @@ func TestModeAtAMountPoint(t *testing.T) {
 				for _, o := range tc.objects {
 					api.Put(o)
 				}
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
-				if got := policy.mode(policy.recall(t.Context(), tc.of, string(tc.pod))); got.mode != tc.want {
+				if got := c.mode(c.recall(t.Context(), tc.of, string(tc.pod))); got.mode != tc.want {
 					t.Errorf("for a look: %+v, want %s", got, tc.want)
 				}
-				w, err := policy.ask(t.Context(), tc.of, string(tc.pod), false)
-				if got := policy.mode(w); got.mode != tc.want || err != nil {
+				w, err := c.ask(t.Context(), tc.of, string(tc.pod), false)
+				if got := c.mode(w); got.mode != tc.want || err != nil {
 					t.Errorf("for a step: %+v, %v, want %s", got, err, tc.want)
 				}
 			})
@@ -192,11 +190,11 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t, runs: os.Getpid()} // a container overrides no mode
 		d, step := node.at(podMountPoint, false)
-		gate := Gate{Policy: policy, Node: node}
+		gate := Gate{Cluster: c, Node: node}
 		p, err := gate.Enter(t.Context(), d, step)
 		if err != nil {
 			t.Fatal(err)
@@ -226,11 +224,11 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 				api := kubetest.NewAPI()
 				disk := newDisk(api)
 				disk.settings(keyMode, "heal")
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
 				node := &thisHost{t: t}
 				d, step := node.at(podMountPoint, false)
-				gate := Gate{Policy: policy, Node: node}
+				gate := Gate{Cluster: c, Node: node}
 				api.Set(func(a *kubetest.API) { a.Stalled = true })
 				disk.settings(keyMode, "off")
 				_, err := gate.Enter(t.Context(), d, step)
@@ -248,14 +246,14 @@ func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		api.Set(func(a *kubetest.API) { a.Stalled = true })
-		disk.pod.Annotations = map[string]string{ModeAnnotation: "check"}
+		disk.pod.Annotations = map[string]string{modeAnnotation: "check"}
 		api.Put(disk.pod)
 		node := &thisHost{t: t}
 		d, step := node.at(podMountPoint, false)
-		_, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+		_, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 		expect(t, "a step", err, "mode check by Pod")
 	})
 }

@@ -19,13 +19,13 @@ func TestNamesThatNoObjectHas(t *testing.T) {
 				_, odd := kubetest.Volume("pv-2")
 				odd.Name = name
 				api.Put(kubetest.Node(), pv, claim, kubetest.Pod("app", claim), kubetest.Pod("odd", odd))
-				c, end := followingCluster(t, api)
+				c, end := following(t, api)
 				defer end()
-				if _, err := c.Ask(t.Context(), VolumeName{Directory: name}, "", true); err != nil {
+				if _, err := c.ask(t.Context(), volumeName{directory: name}, "", true); err != nil {
 					t.Errorf("a directory: %v", err)
 				}
-				v, err := c.Ask(t.Context(), VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle}, "", true)
-				if err != nil || v.Unavailable != nil || len(v.Volumes) != 1 || len(v.Pods) != 1 {
+				v, err := c.ask(t.Context(), volumeName{driver: kubetest.DriverName, handle: kubetest.Handle}, "", true)
+				if err != nil || v.unavailable != nil || len(v.volumes) != 1 || len(v.pods) != 1 {
 					t.Errorf("%+v, %v", v, err)
 				}
 			})

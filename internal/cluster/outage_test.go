@@ -28,9 +28,9 @@ func TestClusterNeedsEveryAnswer(t *testing.T) {
 				s.play(api)
 				verb, resource, _ := strings.Cut(what, " ")
 				api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule")), verb, resource)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
-				err := policy.wantedNow(t, s.name, "uid-of-app")
+				err := c.wantedNow(t, s.name, "uid-of-app")
 				if what == "list configmaps" {
 					expect(t, "it is read", err, "")
 				} else {
@@ -39,7 +39,7 @@ func TestClusterNeedsEveryAnswer(t *testing.T) {
 				api.Break(nil)
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				expect(t, "all is allowed", policy.wantedNow(t, s.name, "uid-of-app"), "")
+				expect(t, "all is allowed", c.wantedNow(t, s.name, "uid-of-app"), "")
 			})
 		})
 	}
@@ -71,11 +71,11 @@ func TestContainerDuringAnOutage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
 				disk := newDisk(api)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
-				policy.cfg.DriverGrace = time.Hour
+				c.cfg.DriverGrace = time.Hour
 				node := &thisHost{t: t, runs: os.Getpid()}
-				gate := Gate{Policy: policy, Node: node}
+				gate := Gate{Cluster: c, Node: node}
 				d, step := node.at(podMountPoint, false)
 				if tc.before != nil {
 					tc.before(disk)

@@ -31,6 +31,10 @@ const (
 	maxCached = 2048
 	// maxSameHandle bounds the volumes that are cached for one handle.
 	maxSameHandle = 16
+	// maxParallelReads bounds the reads by name that all queries have under way,
+	// maxPodReads those of pods, each of which may take 40 MB.
+	maxParallelReads = 16
+	maxPodReads      = 4
 	// unavailableTime is how long an API that did not answer is not asked again: a
 	// volume may have many mount points, and each would wait for it. Nothing is tried
 	// again by itself afterwards, so that no schedule of internal/retry fits.
@@ -147,16 +151,16 @@ func (r *reader) backoff() error {
 func (r *reader) track(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.retryAt = (time.Time{}); !IsUnavailable(err) {
+	if r.retryAt = (time.Time{}); !isUnavailable(err) {
 		return err
 	}
 	r.unavailable, r.retryAt = fmt.Errorf("the Kubernetes API does not answer: %w", err), time.Now().Add(unavailableTime)
 	return r.unavailable
 }
 
-// IsUnavailable returns whether an error says that the API cannot be reached or
+// isUnavailable returns whether an error says that the API cannot be reached or
 // cannot answer now. Any other error is an answer.
-func IsUnavailable(err error) bool {
+func isUnavailable(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return false

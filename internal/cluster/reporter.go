@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -34,23 +33,14 @@ const (
 	holdRetries = 5
 )
 
-// ReporterConfig configures a Reporter. Every field is required.
-type ReporterConfig struct {
-	Client *Client
-	// Node is this node's name.
-	Node string
-	// Cluster knows the objects to report on; *Cluster is the real one.
-	Cluster interface {
-		NodeUID() (types.UID, bool)
-		PodsHere(uids []string) (here []string, known bool)
-		Subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (Subjects, bool)
-	}
-}
-
-// Reporter reports volumes to their users in the cluster. Make it with NewReporter.
-type Reporter struct {
-	cfg  ReporterConfig
-	pace flowcontrol.RateLimiter
+// reporter reports volumes to their users in the cluster: what callers of the server were
+// told, and nothing else.
+type reporter struct {
+	client *Client
+	// node is this node's name.
+	node    string
+	cluster objects
+	pace    flowcontrol.RateLimiter
 	// queue has the volumes that may have something to send.
 	queue workqueue.TypedRateLimitingInterface[volumeKey]
 	// logged is the last error that was logged.
@@ -60,6 +50,13 @@ type Reporter struct {
 	// volumes has a *volume by volumeKey, pending counts their messages.
 	volumes *lru.Cache
 	pending int
+}
+
+// objects knows what to report on; *Cluster is the real one.
+type objects interface {
+	nodeUID() (types.UID, bool)
+	podsHere(uids []string) []string
+	subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (subjects, bool)
 }
 
 // volumeKey names a volume: two drivers may use the same id.
@@ -85,23 +82,24 @@ type check struct {
 	pods  []string
 }
 
-// NewReporter returns a Reporter that sends nothing before Run.
-func NewReporter(cfg ReporterConfig) (*Reporter, error) {
-	if cfg.Client == nil || cfg.Node == "" || cfg.Cluster == nil {
-		return nil, errors.New("report: client, node and cluster are required")
-	}
-	r := &Reporter{
-		cfg:   cfg,
+// newReporter returns a reporter that sends nothing before run.
+func newReporter(client *Client, node string, cluster objects) *reporter {
+	r := &reporter{
+		client: client, node: node, cluster: cluster,
 		pace:  flowcontrol.NewTokenBucketRateLimiter(requestQPS, requestBurst),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volumeKey](retry.Transient.First, retry.Transient.Max)),
 	}
 	r.volumes = lru.NewWithEvictionFunc(maxVolumes, func(_ lru.Key, v any) { r.pending -= len(v.(*volume).messages) })
-	return r, nil
+	return r
 }
 
 // Note takes what a caller was told of a volume, and how to put that into words. It
 // does not block and does not keep the report.
-func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) {
+func (c *Cluster) Note(report healer.Report, words func(healer.Report) string) {
+	c.reporter.note(report, words)
+}
+
+func (r *reporter) note(report healer.Report, words func(healer.Report) string) {
 	key := volumeKey{driver: report.Driver, id: report.Volume.ID}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +109,7 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 		r.volumes.Add(key, kept)
 	}
 	v := kept.(*volume)
-	conditions := v.reported.conditions.after(report, r.podsHere)
+	conditions := v.reported.conditions.after(report, r.cluster.podsHere)
 	v.latest = check{at: time.Now(), state: stateOf(conditions), pods: podsOf(report)}
 	next, messages := v.reported.after(report, conditions, words)
 	if r.pending+len(messages) > maxPending {
@@ -127,7 +125,7 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 }
 
 // with calls do for a volume that is remembered, with the lock held.
-func (r *Reporter) with(key volumeKey, do func(*volume)) (known bool) {
+func (r *reporter) with(key volumeKey, do func(*volume)) (known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v, known := r.volumes.Get(key)
@@ -137,19 +135,10 @@ func (r *Reporter) with(key volumeKey, do func(*volume)) (known bool) {
 	return known
 }
 
-// podsHere returns those of the pods that are on this node; while that is unknown,
-// all of them.
-func (r *Reporter) podsHere(pods []string) []string {
-	if here, known := r.cfg.Cluster.PodsHere(pods); known {
-		return here
-	}
-	return pods
-}
-
-// Run sends what was noted until ctx ends. What waits then is lost; the next
+// run sends what was noted until ctx ends. What waits then is lost; the next
 // process reports it after its first check.
-func (r *Reporter) Run(ctx context.Context) {
-	recorder, shutdown := newRecorder(ctx, r.cfg.Client, r.cfg.Node, r.pace)
+func (r *reporter) run(ctx context.Context) {
+	recorder, shutdown := newRecorder(ctx, r.client, r.node, r.pace)
 	defer shutdown()
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -182,12 +171,12 @@ func (r *Reporter) Run(ctx context.Context) {
 // send brings the claim's annotation up to date and then records the messages of a
 // volume, so that they wait for an API that is away: the recorder gives up after two
 // minutes. An error has send called again.
-func (r *Reporter) send(ctx context.Context, key volumeKey, recorder record.EventRecorder) error {
+func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.EventRecorder) error {
 	var pods []string
 	if !r.with(key, func(v *volume) { pods = v.latest.pods }) {
 		return nil
 	}
-	subjects, known := r.cfg.Cluster.Subjects(ctx, key.driver, key.id, pods)
+	on, known := r.cluster.subjects(ctx, key.driver, key.id, pods)
 	if !known {
 		klog.V(2).InfoS("No object to report on", "driver", line(key.driver), "volume_id", line(key.id))
 		r.mu.Lock()
@@ -195,7 +184,7 @@ func (r *Reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 		r.volumes.Remove(key) // so that the next check reports it again
 		return nil
 	}
-	err := r.annotate(ctx, key, subjects.Claim)
+	err := r.annotate(ctx, key, on.claim)
 	if isOutage(err) || err != nil && r.queue.NumRequeues(key) < holdRetries {
 		return err
 	}
@@ -205,11 +194,11 @@ func (r *Reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 		r.pending -= len(messages)
 	})
 	for _, m := range messages {
-		for i := range subjects.Pods[:min(len(subjects.Pods), maxEventPods)] {
-			recorder.Event(&subjects.Pods[i], m.severity, m.reason, m.text)
+		for i := range on.pods[:min(len(on.pods), maxEventPods)] {
+			recorder.Event(&on.pods[i], m.severity, m.reason, m.text)
 		}
-		if subjects.Claim != nil {
-			recorder.Event(subjects.Claim, m.severity, m.reason, m.text)
+		if on.claim != nil {
+			recorder.Event(on.claim, m.severity, m.reason, m.text)
 		}
 	}
 	return err

@@ -27,49 +27,50 @@ import (
 // knownVolumes is a cluster: its subjects by volume id.
 type knownVolumes struct{ sync.Map }
 
-func (k *knownVolumes) Subjects(_ context.Context, driver, id string, _ []string) (Subjects, bool) {
+func (k *knownVolumes) subjects(_ context.Context, driver, id string, _ []string) (subjects, bool) {
 	s, found := k.Load(id)
 	if !found || driver != "csi.example.com" {
-		return Subjects{}, false
+		return subjects{}, false
 	}
-	return s.(Subjects), true
+	return s.(subjects), true
 }
 
-func (k *knownVolumes) NodeUID() (types.UID, bool) { return "node-uid", true }
+func (k *knownVolumes) nodeUID() (types.UID, bool) { return "node-uid", true }
 
-// PodsHere returns the pods of all volumes that are known; without one they are unknown.
-func (k *knownVolumes) PodsHere(pods []string) (here []string, known bool) {
+// podsHere returns the pods of all volumes that are known; without one they are unknown.
+func (k *knownVolumes) podsHere(pods []string) (here []string) {
+	known := false
 	k.Range(func(_, s any) bool {
 		known = true
-		for _, p := range s.(Subjects).Pods {
+		for _, p := range s.(subjects).pods {
 			if slices.Contains(pods, string(p.UID)) {
 				here = append(here, string(p.UID))
 			}
 		}
 		return true
 	})
-	return here, known
+	if !known {
+		return pods
+	}
+	return here
 }
 
-// subjects returns a claim and one pod that uses it.
-func subjects(name string) Subjects {
-	return Subjects{
-		Claim: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "app", Name: name, UID: types.UID("uid-" + name)},
-		Pods:  []corev1.ObjectReference{{Kind: "Pod", APIVersion: "v1", Namespace: "app", Name: name + "-0", UID: "pod-uid"}},
+// dataOf returns a claim and one pod that uses it.
+func dataOf(name string) subjects {
+	return subjects{
+		claim: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "app", Name: name, UID: types.UID("uid-" + name)},
+		pods:  []corev1.ObjectReference{{Kind: "Pod", APIVersion: "v1", Namespace: "app", Name: name + "-0", UID: "pod-uid"}},
 	}
 }
 
 // reporting runs a reporter in a bubble that knows the volume "v" of claim
 // "data", with a function that ends it.
-func reporting(t *testing.T, api *memoryAPI, known *knownVolumes) (r *Reporter, end func()) {
+func reporting(t *testing.T, api *memoryAPI, known *knownVolumes) (r *reporter, end func()) {
 	t.Helper()
-	r, err := NewReporter(ReporterConfig{Client: api.client(t), Node: "node-1", Cluster: known})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r = newReporter(api.client(t), "node-1", known)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
+	go func() { defer close(done); r.run(ctx) }()
 	return r, func() { cancel(); <-done }
 }
 
@@ -78,7 +79,7 @@ func oneVolume(t *testing.T) (*memoryAPI, *knownVolumes) {
 	api := newMemoryAPI()
 	api.add(t, claimNamed("data", "uid-data"))
 	known := &knownVolumes{}
-	known.Store("v", subjects("data"))
+	known.Store("v", dataOf("data"))
 	return api, known
 }
 
@@ -255,7 +256,7 @@ func TestEvents(t *testing.T) {
 				r, end := reporting(t, api, known)
 				defer end()
 				for i, report := range tt.reports {
-					r.Note(report, words(fmt.Sprint("text ", i)))
+					r.note(report, words(fmt.Sprint("text ", i)))
 					time.Sleep(time.Second)
 				}
 				for _, object := range []string{"data", "data-0"} {
@@ -273,7 +274,7 @@ func TestEventIsComplete(t *testing.T) {
 		api, known := oneVolume(t)
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.Disconnected), words("abnormal: /p is dead"))
+		r.note(abnormal(healer.Disconnected), words("abnormal: /p is dead"))
 		time.Sleep(time.Second)
 		var onPod object
 		for _, e := range api.of("events") {
@@ -301,7 +302,7 @@ func TestEventsFit(t *testing.T) {
 		report := refusedFor("the driver said no\x1b[31m\n" + strings.Repeat("é", 2000))
 		for i := range 20 {
 			report.After = conditions(healer.Reason(fmt.Sprint("Reason", i)))
-			r.Note(report, words(fmt.Sprint(i, " ", strings.Repeat("é", 2000))))
+			r.note(report, words(fmt.Sprint(i, " ", strings.Repeat("é", 2000))))
 			time.Sleep(time.Second)
 		}
 		said := api.said("data")
@@ -323,9 +324,9 @@ func TestEventsWaitForTheAPI(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
-		r.Note(abnormal(healer.Disconnected), words("abnormal"))
+		r.note(abnormal(healer.Disconnected), words("abnormal"))
 		time.Sleep(time.Hour)
-		r.Note(healed(), words("healed"))
+		r.note(healed(), words("healed"))
 		api.set(nil)
 		time.Sleep(time.Minute)
 		want := []string{"VolumeAbnormal x1: abnormal", "VolumeHealed x1: healed"}
@@ -342,7 +343,7 @@ func TestReportsToAnAPIThatStarts(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
-		r.Note(abnormal(healer.Disconnected), words("abnormal"))
+		r.note(abnormal(healer.Disconnected), words("abnormal"))
 		time.Sleep(time.Hour)
 		var ready time.Time
 		api.set(func(_, resource string) error {
@@ -381,14 +382,14 @@ func TestEventsThatAreNotTaken(t *testing.T) {
 					return nil
 				})
 				for range 1000 {
-					r.Note(abnormal(healer.Disconnected), words("abnormal"))
+					r.note(abnormal(healer.Disconnected), words("abnormal"))
 					time.Sleep(time.Second)
 				}
 				if n := api.count("create events"); n == 0 || n > 10 {
 					t.Errorf("tried %d times", n)
 				}
 				api.set(nil)
-				r.Note(healed(), words("healed"))
+				r.note(healed(), words("healed"))
 				time.Sleep(time.Minute)
 				if got := api.said("data"); !slices.Equal(got, []string{"VolumeHealed x1: healed"}) {
 					t.Errorf("got %q", got)
@@ -404,13 +405,13 @@ func TestVolumeThatIsNotKnownYet(t *testing.T) {
 		known := &knownVolumes{}
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.Disconnected), words("first"))
+		r.note(abnormal(healer.Disconnected), words("first"))
 		time.Sleep(time.Second)
 		if n := api.count(""); n > 0 {
 			t.Errorf("asked %d times of an unknown volume", n)
 		}
-		known.Store("v", subjects("data"))
-		r.Note(abnormal(healer.Disconnected), words("second"))
+		known.Store("v", dataOf("data"))
+		r.note(abnormal(healer.Disconnected), words("second"))
 		time.Sleep(time.Second)
 		if got := api.said("data"); !slices.Equal(got, []string{"VolumeAbnormal x1: second"}) {
 			t.Errorf("got %q", got)
@@ -427,7 +428,7 @@ func TestLogOfAnIDWithControlCharacters(t *testing.T) {
 	logTo(t, &logged, "2")
 	synctest.Test(t, func(t *testing.T) {
 		r, end := reporting(t, newMemoryAPI(), &knownVolumes{})
-		r.Note(of("v\n\x1b[2J", healer.Diagnosis{}, conditions(healer.IOError)), words("sick"))
+		r.note(of("v\n\x1b[2J", healer.Diagnosis{}, conditions(healer.IOError)), words("sick"))
 		synctest.Wait()
 		end()
 	})
@@ -454,12 +455,9 @@ func logTo(t *testing.T, w io.Writer, verbosity string) {
 
 func TestNoteIsBounded(t *testing.T) {
 	api, known := oneVolume(t)
-	r, err := NewReporter(ReporterConfig{Client: api.client(t), Node: "node-1", Cluster: known}) // it does not run
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newReporter(api.client(t), "node-1", known) // it does not run
 	for i := range 3 * maxVolumes {
-		r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
+		r.note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
 	}
 	if r.volumes.Len() > maxVolumes || r.queue.Len() > maxVolumes || r.pending > maxPending {
 		t.Errorf("%d volumes, %d queued, %d messages", r.volumes.Len(), r.queue.Len(), r.pending)
@@ -473,14 +471,14 @@ func TestDroppedMessagesAreReportedAgain(t *testing.T) {
 		const volumes = 2 * maxPending
 		for i := range volumes {
 			name := fmt.Sprint("claim-", i)
-			known.Store(fmt.Sprint("v", i), subjects(name))
+			known.Store(fmt.Sprint("v", i), dataOf(name))
 			api.add(t, claimNamed(name, types.UID("uid-"+name)))
 		}
 		r, end := reporting(t, api, known)
 		defer end()
 		for range 10 {
 			for i := range volumes {
-				r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
+				r.note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
 			}
 			time.Sleep(time.Minute)
 		}
@@ -504,7 +502,7 @@ func TestOutageWithManyVolumes(t *testing.T) {
 		const volumes = maxPending + 50
 		for i := range volumes {
 			name := fmt.Sprint("claim-", i)
-			known.Store(fmt.Sprint("v", i), subjects(name))
+			known.Store(fmt.Sprint("v", i), dataOf(name))
 			api.add(t, claimNamed(name, types.UID("uid-"+name)))
 		}
 		r, end := reporting(t, api, known)
@@ -513,7 +511,7 @@ func TestOutageWithManyVolumes(t *testing.T) {
 		checkAll := func(times int) {
 			for range times {
 				for i := range volumes {
-					r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
+					r.note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
 				}
 				time.Sleep(time.Minute)
 			}
@@ -545,19 +543,19 @@ func TestOutageWithManyVolumes(t *testing.T) {
 func TestEventOfAVolumeWithoutClaimInALongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, known := oneVolume(t)
-		inline := subjects("inline")
-		inline.Claim = nil
+		inline := dataOf("inline")
+		inline.claim = nil
 		known.Store("v", inline)
 		r, end := reporting(t, api, known)
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
-		r.Note(abnormal(healer.Disconnected), words("abnormal"))
+		r.note(abnormal(healer.Disconnected), words("abnormal"))
 		time.Sleep(time.Hour)
 		if n := api.count("create events"); n != 12 {
 			t.Errorf("tried %d times", n)
 		}
 		api.set(nil)
-		r.Note(healed(), words("healed"))
+		r.note(healed(), words("healed"))
 		time.Sleep(time.Minute)
 		if got := api.said("inline-0"); !slices.Equal(got, []string{"VolumeHealed x1: healed"}) {
 			t.Errorf("got %q", got)

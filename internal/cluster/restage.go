@@ -3,11 +3,15 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -33,31 +37,31 @@ func parseRestage(text string) (map[string]healer.RestageOrder, error) {
 
 // Order returns how the settings have a driver told to stage a volume anew. Its error says
 // why it is not.
-func (p *Policy) Order(driver string) (healer.RestageOrder, error) {
-	s := p.settings.current()
+func (c *Cluster) Order(driver string) (healer.RestageOrder, error) {
+	s := c.settings.current()
 	if order, known := s.restage[driver]; known && s.err == nil {
 		return order, nil
 	}
 	return "", fmt.Errorf("driver %s is not switched on: see docs/restage.md for what to test first, then %s in %s",
-		healer.QuoteName(driver), keyRestage, p.cluster.ConfigMapName())
+		healer.QuoteName(driver), keyRestage, c.configMapName())
 }
 
 // Request returns what kubelet would call the driver with to stage a volume, by what the
 // API says now.
-func (p *Policy) Request(ctx context.Context, c healer.Case, staged healer.MountPoint) (healer.StageRequest, error) {
+func (c *Cluster) Request(ctx context.Context, of healer.Case, staged healer.MountPoint) (healer.StageRequest, error) {
 	var none healer.StageRequest
-	w, pv, r, err := p.volumeOf(ctx, c, staged)
+	w, pv, r, err := c.volumeOf(ctx, of, staged)
 	if err != nil {
 		return none, err
 	}
-	if r.FSGroup, err = p.anyFSGroup(ctx, w); err != nil {
+	if r.FSGroup, err = c.anyFSGroup(ctx, w); err != nil {
 		return none, err
 	}
-	if r.PublishContext, err = p.publishContext(ctx, pv); err != nil {
+	if r.PublishContext, err = c.publishContext(ctx, pv); err != nil {
 		return none, err
 	}
 	if ref := pv.Spec.CSI.NodeStageSecretRef; ref != nil {
-		secret, err := p.cluster.ReadSecret(ctx, ref.Namespace, ref.Name)
+		secret, err := c.readSecret(ctx, ref.Namespace, ref.Name)
 		if err != nil {
 			return none, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)
 		}
@@ -70,32 +74,32 @@ func (p *Policy) Request(ctx context.Context, c healer.Case, staged healer.Mount
 }
 
 // Usage returns how the volume's PersistentVolume says that it is used.
-func (p *Policy) Usage(ctx context.Context, c healer.Case, at healer.MountPoint) (healer.StageRequest, error) {
-	_, _, r, err := p.volumeOf(ctx, c, at)
+func (c *Cluster) Usage(ctx context.Context, of healer.Case, at healer.MountPoint) (healer.StageRequest, error) {
+	_, _, r, err := c.volumeOf(ctx, of, at)
 	return r, err
 }
 
 // volumeOf asks the API about a volume, and reads the one PersistentVolume that pods of
 // this node have of it, and how that says that the volume is used.
-func (p *Policy) volumeOf(ctx context.Context, c healer.Case, at healer.MountPoint) (w view, pv *corev1.PersistentVolume, r healer.StageRequest, err error) {
-	w, err = p.ask(ctx, nameAt(c, at), "", true)
-	if err = cmp.Or(err, w.Unavailable); err != nil {
+func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountPoint) (w view, pv *corev1.PersistentVolume, r healer.StageRequest, err error) {
+	w, err = c.ask(ctx, nameAt(of, at), "", true)
+	if err = cmp.Or(err, w.unavailable); err != nil {
 		return w, nil, r, err
 	}
 	var names []string
-	for _, b := range w.Volumes {
-		if b.Matches && !slices.Contains(names, b.PV.Name) {
-			names = append(names, b.PV.Name)
+	for _, b := range w.volumes {
+		if b.matches && !slices.Contains(names, b.pv.Name) {
+			names = append(names, b.pv.Name)
 		}
 	}
 	if len(names) != 1 {
-		return w, nil, r, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(c.Driver))
+		return w, nil, r, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(of.Driver))
 	}
-	pv, err = p.cluster.ReadVolume(ctx, names[0])
+	pv, err = whole(ctx, c.reader, new(corev1.PersistentVolume), request{Resource: volumeKind.resource, Name: names[0]})
 	switch {
 	case err != nil:
 		return w, nil, r, err
-	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Driver || pv.Spec.CSI.VolumeHandle != c.Volume.ID:
+	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != of.Driver || pv.Spec.CSI.VolumeHandle != of.Volume.ID:
 		return w, nil, r, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
 	}
 	r = healer.StageRequest{
@@ -109,9 +113,9 @@ func (p *Policy) volumeOf(ctx context.Context, c healer.Case, at healer.MountPoi
 }
 
 // anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.
-func (p *Policy) anyFSGroup(ctx context.Context, w view) (bool, error) {
-	for _, known := range w.Pods {
-		pod, err := p.cluster.ReadPod(ctx, known.Namespace, known.Name)
+func (c *Cluster) anyFSGroup(ctx context.Context, w view) (bool, error) {
+	for _, known := range w.pods {
+		pod, err := whole(ctx, c.reader, new(corev1.Pod), request{Resource: podKind.resource, Namespace: known.Namespace, Name: known.Name})
 		if err != nil {
 			return false, err
 		}
@@ -124,8 +128,8 @@ func (p *Policy) anyFSGroup(ctx context.Context, w view) (bool, error) {
 
 // publishContext returns what ControllerPublishVolume gave, for a driver that attaches
 // volumes. It fails for drivers to which kubelet tells more than is known here.
-func (p *Policy) publishContext(ctx context.Context, pv *corev1.PersistentVolume) (healer.Secrets, error) {
-	driver, err := p.cluster.GetCSIDriver(ctx, pv.Spec.CSI.Driver)
+func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolume) (healer.Secrets, error) {
+	driver, err := get(ctx, c.reader, driverKind, "", pv.Spec.CSI.Driver)
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask what driver %s needs: %w", pv.Spec.CSI.Driver, err)
 	}
@@ -139,8 +143,8 @@ func (p *Policy) publishContext(ctx context.Context, pv *corev1.PersistentVolume
 			return nil, nil
 		}
 	}
-	name := AttachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, p.cluster.NodeName())
-	a, err := p.cluster.ReadAttachment(ctx, name)
+	name := attachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, c.cfg.Node)
+	a, err := whole(ctx, c.reader, new(storagev1.VolumeAttachment), request{Group: storagev1.GroupName, Resource: "volumeattachments", Name: name})
 	switch {
 	case err != nil:
 		return nil, err
@@ -148,6 +152,30 @@ func (p *Policy) publishContext(ctx context.Context, pv *corev1.PersistentVolume
 		return nil, fmt.Errorf("VolumeAttachment %s is being deleted, or not attached", name)
 	}
 	return a.Status.AttachmentMetadata, nil
+}
+
+// readSecret reads a Secret. Its error names neither the Secret nor the namespace, which
+// need not be the claim's, but the Role that is missing.
+func (c *Cluster) readSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	secret, err := whole(ctx, c.reader, new(corev1.Secret), request{Resource: "secrets", Namespace: namespace, Name: name})
+	if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
+		err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
+	}
+	return secret, err
+}
+
+// whole reads an object that is used at once and not kept.
+func whole[T apiObject](ctx context.Context, r *reader, o T, of request) (T, error) {
+	if err := r.backoff(); err != nil {
+		return o, err
+	}
+	return o, r.track(r.client.get(ctx, of, o))
+}
+
+// attachmentName returns the name of the VolumeAttachment of a volume to a node, as the
+// attach/detach controller gives it (pkg/volume/csi/csi_attacher.go of Kubernetes).
+func attachmentName(handle, driver, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
 
 // wantsRestage is wanted for a step that has a volume staged anew: the API has to say so.
@@ -159,7 +187,7 @@ func (p *permit) wantsRestage(w view) error {
 	case p.step.MountPoint.Layout.Kind != layout.Staging:
 		return errors.New("the path is not where kubelet has volumes staged")
 	}
-	err := w.wanted(p.name, "", p.policy.cluster.NodeName())
+	err := w.wanted(p.name, "", p.cluster.cfg.Node)
 	if errors.Is(err, errMayHaveEnded) && p.holder != nil && p.holder.Alive() == nil {
 		return nil
 	}

@@ -130,7 +130,7 @@ func parseNamespaces(text string) (names []string, err error) {
 // settingsStore keeps the latest settings. It goes by whatever brings them first,
 // the informer or a read before a step, so that a kill switch counts at once.
 type settingsStore struct {
-	cluster *Cluster
+	configMap *informer
 
 	mu sync.Mutex
 	// settings are those of parsed, which is nil before the first ConfigMap.
@@ -140,16 +140,8 @@ type settingsStore struct {
 	deleted bool
 }
 
-func newSettingsStore(c *Cluster) *settingsStore {
-	return &settingsStore{cluster: c, settings: defaultSettings()}
-}
-
-// of returns the settings that count for a view.
-func (s *settingsStore) of(v View) settings {
-	if v.ConfigMap != nil {
-		return s.update(v.ConfigMap)
-	}
-	return s.current()
+func newSettingsStore(configMap *informer) *settingsStore {
+	return &settingsStore{configMap: configMap, settings: defaultSettings()}
 }
 
 // current returns the latest settings. When the ConfigMap is deleted, the last
@@ -157,11 +149,11 @@ func (s *settingsStore) of(v View) settings {
 func (s *settingsStore) current() settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now, found := s.cluster.ConfigMap(); found {
-		return s.updateLocked(now)
+	for _, now := range s.configMap.GetIndexer().List() { // there is one at most
+		return s.updateLocked(now.(*corev1.ConfigMap))
 	}
 	if s.parsed != nil && !s.deleted {
-		klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", s.cluster.ConfigMapName(), "mode", s.settings.mode.String())
+		klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", s.parsed.Namespace+"/"+s.parsed.Name, "mode", s.settings.mode.String())
 		s.deleted = true
 	}
 	return s.settings

@@ -75,11 +75,11 @@ func TestLatestSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		api.Put(kubetest.Node())
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
 		is := func(want mode, text string) {
 			t.Helper()
-			s := policy.settings.current()
+			s := c.settings.current()
 			if s.mode != want || text != "" && (s.err == nil || !strings.Contains(s.err.Error(), text)) {
 				t.Errorf("mode %s, %v", s.mode, s.err)
 			}
@@ -98,7 +98,7 @@ func TestLatestSettings(t *testing.T) {
 		api.Remove(theSettings(nil))
 		synctest.Wait()
 		is(modeCheck, "") // a deletion is no permission to heal
-		r := policy.mode(view{settings: parseSettings(map[string]string{keyMode: "bad"})})
+		r := c.mode(view{settings: parseSettings(map[string]string{keyMode: "bad"})})
 		if err := r.require(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
 			t.Errorf("got %v", err)
 		}

@@ -7,106 +7,133 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// maxParallelReads bounds the reads by name that all queries have under way, maxPodReads
-// those of pods, each of which may take 40 MB.
-const (
-	maxParallelReads = 16
-	maxPodReads      = 4
-)
-
-// VolumeName is what the node knows of a volume's name.
-type VolumeName struct {
-	// Driver may be empty: before the volume was inspected.
-	Driver string
-	Handle string
-	// Directory is the name that kubelet gave to the mount point's directory: that
+// volumeName is what the node knows of a volume's name.
+type volumeName struct {
+	// driver may be empty: before the volume was inspected.
+	driver string
+	handle string
+	// directory is the name that kubelet gave to the mount point's directory: that
 	// of the PersistentVolume, or of a pod's inline volume. It may be empty.
-	Directory string
+	directory string
 }
 
-func (n VolumeName) matches(pv *corev1.PersistentVolume) bool {
+// volumeNameOf returns the name of a volume at one mount point.
+func volumeNameOf(v healer.Volume, driver string, l layout.Path) volumeName {
+	return volumeName{driver: driver, handle: v.ID, directory: l.PV}
+}
+
+// nameAt returns the name of a case's volume at one of its mount points. A
+// container's mount is named after the mount point of its pod.
+func nameAt(c healer.Case, p healer.MountPoint) volumeName {
+	l := p.Layout
+	for _, of := range c.MountPoints {
+		if l.PV == "" && p.PodUID != "" && of.PodUID == p.PodUID {
+			l.PV = of.Layout.PV
+		}
+	}
+	return volumeNameOf(c.Volume, c.Driver, l)
+}
+
+func (n volumeName) matches(pv *corev1.PersistentVolume) bool {
 	csi := pv.Spec.CSI
-	return csi != nil && csi.VolumeHandle == n.Handle && (n.Driver == "" || csi.Driver == n.Driver)
+	return csi != nil && csi.VolumeHandle == n.handle && (n.driver == "" || csi.Driver == n.driver)
 }
 
-// BoundVolume is a PersistentVolume with its claim and class.
-type BoundVolume struct {
-	PV *corev1.PersistentVolume
-	// Claim is nil if the volume is not bound, or if another claim has that name.
-	Claim *corev1.PersistentVolumeClaim
-	Class *storagev1.StorageClass
-	// Matches is false for a volume that only has the name of the directory.
-	Matches bool
+// boundVolume is a PersistentVolume with its claim and class.
+type boundVolume struct {
+	pv *corev1.PersistentVolume
+	// claim is nil if the volume is not bound, or if another claim has that name.
+	claim *corev1.PersistentVolumeClaim
+	class *storagev1.StorageClass
+	// matches is false for a volume that only has the name of the directory.
+	matches bool
 }
 
-// View is what the API says of one volume at one mount point.
-type View struct {
-	// ConfigMap has the settings as Ask read them; nil: the informer's count.
-	ConfigMap *corev1.ConfigMap
-	Node      *corev1.Node
-	Volumes   []BoundVolume
-	// Pods are the mount point's own, or all of this node that use the volume.
-	Pods []*corev1.Pod
-	// Unavailable is why the API did not answer now, so that the view has what it
+// view is what the API says of one volume at one mount point.
+type view struct {
+	settings settings
+	node     *corev1.Node
+	volumes  []boundVolume
+	// pods are the mount point's own, or all of this node that use the volume.
+	pods []*corev1.Pod
+	// unavailable is why the API did not answer now, so that the view has what it
 	// last said; nil: the view is the API's word as of now.
-	Unavailable error
+	unavailable error
 }
 
-// Recall returns what is known of a volume, for a mount point of one pod, or of
-// no pod. What is unknown is missing.
-func (c *Cluster) Recall(ctx context.Context, name VolumeName, podUID string) View {
+// recall returns what is known of a volume, for an inspection of a mount point of one
+// pod, or of no pod. What is unknown is missing.
+func (c *Cluster) recall(ctx context.Context, name volumeName, podUID string) view {
 	q := &query{c: c}
 	return q.view(ctx, name, podUID, podUID == "")
 }
 
-// Ask returns what the API says now. With allPods, the view has all pods that use
-// the volume, and not only the mount point's own. An error says what is unknown.
-func (c *Cluster) Ask(ctx context.Context, name VolumeName, podUID string, allPods bool) (View, error) {
+// ask returns what the API says now, for a step. With allPods, the view has all pods that
+// use the volume, and not only the mount point's own. An error says what is unknown.
+func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPods bool) (view, error) {
 	q := &query{c: c, live: true}
 	v := q.view(ctx, name, podUID, allPods || podUID == "")
-	if v.Unavailable = q.unavailable; ctx.Err() != nil {
+	if v.unavailable = q.unavailable; ctx.Err() != nil {
 		return v, ctx.Err()
 	}
-	if _, found := c.Pod(podUID); q.unknown == nil && podUID != "" && !found && q.unavailable != nil {
+	if _, found := c.pod(podUID); q.unknown == nil && podUID != "" && !found && q.unavailable != nil {
 		q.unknown = q.unavailable // the pod's annotation is unknown too
 	}
-	if q.unknown == nil && v.Node == nil {
+	if q.unknown == nil && v.node == nil {
 		q.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.Node)
 	}
 	if q.unknown != nil {
-		return v, Unknown(q.unknown)
+		return v, unknown(q.unknown)
 	}
 	return v, nil
 }
 
-// Unknown returns the error for what the API has not said.
-func Unknown(err error) error { return fmt.Errorf("what the cluster wants is not known: %w", err) }
+// unknown returns the error for what the API has not said.
+func unknown(err error) error { return fmt.Errorf("what the cluster wants is not known: %w", err) }
 
-// GetPod reads a pod from the API; nil: it does not exist.
-func (c *Cluster) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	return get(ctx, c.reader, podKind, namespace, name)
+// name returns how an answer names an object. One of another namespace than the volume's
+// is not named: the answer becomes an event on the volume's claim, where its users read it.
+func (w view) name(kind string, o metav1.Object) string {
+	switch o.GetNamespace() {
+	case "":
+		return kind + " " + o.GetName()
+	case w.namespace():
+		return kind + " " + o.GetNamespace() + "/" + o.GetName()
+	}
+	return "a " + kind + " of another namespace"
 }
 
-// GetCSIDriver reads a CSIDriver from the API; nil: it does not exist.
-func (c *Cluster) GetCSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	return get(ctx, c.reader, driverKind, "", name)
+// namespace returns the namespace of the volume's claim, or of its pod if it has no
+// claim; empty: objects of several namespaces share the volume.
+func (w view) namespace() string {
+	var all []string
+	for _, b := range w.volumes {
+		if ref := b.pv.Spec.ClaimRef; ref != nil {
+			all = append(all, ref.Namespace)
+		}
+	}
+	for _, p := range w.pods {
+		if len(w.volumes) == 0 {
+			all = append(all, p.Namespace)
+		}
+	}
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) != 1 {
+		return ""
+	}
+	return all[0]
 }
 
-// Namespace returns a namespace, read from the API if live, or as it was read
-// within the hour; nil: it does not exist. While the API does not answer, what it
-// last said counts.
-func (c *Cluster) Namespace(ctx context.Context, name string, live bool) (*corev1.Namespace, error) {
-	q := &query{c: c, live: live}
-	return read(ctx, q, namespaceKind, "", name), q.unknown
-}
-
-// query reads what a View consists of.
+// query reads what a view consists of.
 type query struct {
 	c *Cluster
 	// live has each object read from the API, as before a step. Inspections use
@@ -139,7 +166,7 @@ func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name
 	var err error
 	if q.live {
 		o, err = get(ctx, q.c.reader, k, namespace, name)
-		if IsUnavailable(err) {
+		if isUnavailable(err) {
 			var known bool
 			if o, known = last(q.c.reader, k, namespace, name); known {
 				q.note(err, nil)
@@ -153,44 +180,47 @@ func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name
 	return o
 }
 
-func (q *query) view(ctx context.Context, name VolumeName, podUID string, allPods bool) View {
-	var v View
+func (q *query) view(ctx context.Context, name volumeName, podUID string, allPods bool) view {
+	var v view
 	var wg sync.WaitGroup
-	wg.Go(func() { v.ConfigMap = q.configMap(ctx) })
-	wg.Go(func() { v.Node = read(ctx, q, nodeKind, "", q.c.cfg.Node) })
+	wg.Go(func() { q.readSettings(ctx) })
+	wg.Go(func() { v.node = read(ctx, q, nodeKind, "", q.c.cfg.Node) })
 	q.note(nil, q.c.pods.listed())
 	var own *corev1.Pod
-	known, found := q.c.Pod(podUID)
+	known, found := q.c.pod(podUID)
 	if found {
 		wg.Go(func() { own = q.pod(ctx, known) })
 	}
-	v.Volumes = q.volumes(ctx, name, known)
-	var others []*corev1.Pod
+	v.volumes = q.volumes(ctx, name, known)
 	if allPods {
-		others = q.podsUsing(ctx, v.Volumes, podUID)
+		v.pods = q.podsUsing(ctx, v.volumes, podUID)
 	}
 	wg.Wait()
-	if v.Pods = others; own != nil {
-		v.Pods = append(v.Pods, own)
+	if own != nil {
+		v.pods = append(v.pods, own)
 	}
+	v.settings = q.c.settings.current()
 	return v
 }
 
-// configMap reads the settings for a step; nil: the informer's count.
-func (q *query) configMap(ctx context.Context) *corev1.ConfigMap {
+// readSettings takes the settings over as the API has them now, for a step; else those
+// that the informer has count.
+func (q *query) readSettings(ctx context.Context) {
 	if q.live {
 		m, err := get(ctx, q.c.reader, configMapKind, q.c.cfg.Namespace, q.c.cfg.ConfigMap)
 		switch {
 		case err == nil:
-			return m
-		case IsUnavailable(err):
+			if m != nil {
+				q.c.settings.update(m)
+			}
+			return
+		case isUnavailable(err):
 			q.note(err, nil)
 		default:
 			q.note(nil, fmt.Errorf("cannot ask for the settings of the cluster: %w", err))
 		}
 	}
 	q.note(nil, q.c.configMap.listed()) // it may say off
-	return nil
 }
 
 // pod returns the current state of a pod; nil: it is gone, or another one has
@@ -203,10 +233,10 @@ func (q *query) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
 }
 
 // podsUsing returns the pods on this node that list a volume, except one.
-func (q *query) podsUsing(ctx context.Context, volumes []BoundVolume, except string) []*corev1.Pod {
+func (q *query) podsUsing(ctx context.Context, volumes []boundVolume, except string) []*corev1.Pod {
 	var known []*corev1.Pod
 	for _, b := range volumes {
-		if ref := b.PV.Spec.ClaimRef; b.Matches && ref != nil {
+		if ref := b.pv.Spec.ClaimRef; b.matches && ref != nil {
 			known = append(known, indexed[*corev1.Pod](q.c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
 		}
 	}
@@ -228,25 +258,25 @@ func inParallel(n int, do func(i int)) {
 // volumes returns the PersistentVolumes that a name may mean: the one that the
 // directory is named after, even if the caller names another volume, or else all
 // that match. Several objects or drivers may share a handle.
-func (q *query) volumes(ctx context.Context, name VolumeName, pod *corev1.Pod) (all []BoundVolume) {
-	names := []string{name.Directory}
+func (q *query) volumes(ctx context.Context, name volumeName, pod *corev1.Pod) (all []boundVolume) {
+	names := []string{name.directory}
 	switch {
-	case name.Directory == "":
+	case name.directory == "":
 		names = q.search(ctx, name)
-	case pod != nil && hasInline(pod, name.Directory):
+	case pod != nil && hasInline(pod, name.directory):
 		return nil // the directory is named after the pod's inline volume
 	}
 	for _, n := range names {
 		pv := read(ctx, q, volumeKind, "", n)
-		if pv == nil || name.Directory == "" && !name.matches(pv) {
+		if pv == nil || name.directory == "" && !name.matches(pv) {
 			continue
 		}
-		b := BoundVolume{PV: pv, Matches: name.matches(pv)}
+		b := boundVolume{pv: pv, matches: name.matches(pv)}
 		var wg sync.WaitGroup
-		wg.Go(func() { b.Class = read(ctx, q, classKind, "", pv.Spec.StorageClassName) })
+		wg.Go(func() { b.class = read(ctx, q, classKind, "", pv.Spec.StorageClassName) })
 		if ref := pv.Spec.ClaimRef; ref != nil {
 			if claim := read(ctx, q, claimKind, ref.Namespace, ref.Name); claim != nil && claim.UID == ref.UID {
-				b.Claim = claim
+				b.claim = claim
 			}
 		}
 		wg.Wait()
@@ -263,7 +293,7 @@ func hasInline(p *corev1.Pod, name string) bool {
 // of this node use and those that were read before. Before a step, a handle that
 // is not found there is looked for in the list of all volumes: the API cannot
 // select by handle.
-func (q *query) search(ctx context.Context, name VolumeName) []string {
+func (q *query) search(ctx context.Context, name volumeName) []string {
 	recalled := &query{c: q.c} // the volume that a claim is bound to does not change
 	claims := q.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
 	inParallel(len(claims), func(i int) {
@@ -272,13 +302,13 @@ func (q *query) search(ctx context.Context, name VolumeName) []string {
 			read(ctx, recalled, volumeKind, "", claim.Spec.VolumeName)
 		}
 	})
-	names := q.c.reader.volumesWith(name.Handle)
+	names := q.c.reader.volumesWith(name.handle)
 	if !q.live {
 		return names
 	}
 	q.note(nil, recalled.unknown)
 	if len(names) == 0 && recalled.unknown == nil {
-		found, err := q.c.VolumesWithHandle(ctx, name)
+		found, err := q.c.volumesWithHandle(ctx, name)
 		q.note(nil, err)
 		for _, pv := range found {
 			names = append(names, pv.Name)

@@ -11,15 +11,15 @@ import (
 // wanted returns why no pod wants the volume at a mount point; nil: one does.
 // podUID is empty for a mount point that belongs to no pod. What the API said
 // before an outage does not count.
-func (w view) wanted(name VolumeName, podUID, node string) error {
-	if w.Unavailable != nil {
-		return w.Unavailable
+func (w view) wanted(name volumeName, podUID, node string) error {
+	if w.unavailable != nil {
+		return w.unavailable
 	}
 	err := errors.New("no pod on this node lists the volume")
 	if podUID != "" {
 		err = fmt.Errorf("the API knows no pod with UID %s on this node that has not ended", podUID)
 	}
-	for _, p := range w.Pods {
+	for _, p := range w.pods {
 		if podUID != "" && string(p.UID) != podUID {
 			continue
 		}
@@ -31,7 +31,7 @@ func (w view) wanted(name VolumeName, podUID, node string) error {
 }
 
 // wantedBy returns why a pod does not want a volume on this node; nil: it does.
-func (w view) wantedBy(p *corev1.Pod, name VolumeName, node string) error {
+func (w view) wantedBy(p *corev1.Pod, name volumeName, node string) error {
 	what := w.name("pod", p)
 	switch {
 	case p.Spec.NodeName != node:
@@ -54,17 +54,17 @@ var errMayHaveEnded = errors.New("so only a running one shows that it has not en
 // unmounts the volumes of one that has ended before the API may show it.
 func mayHaveEnded(p *corev1.Pod) bool {
 	always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "" // the API's default
-	return !always && HasRun(p)
+	return !always && hasRun(p)
 }
 
 // lists returns whether a pod's volume is the one of that name.
-func (w view) lists(p *corev1.Pod, v *corev1.Volume, name VolumeName) bool {
+func (w view) lists(p *corev1.Pod, v *corev1.Volume, name volumeName) bool {
 	if v.CSI != nil {
 		// kubelet names the directory of an inline volume as the pod does.
-		return v.Name == name.Directory && v.CSI.Driver == name.Driver
+		return v.Name == name.directory && v.CSI.Driver == name.driver
 	}
-	claim := ClaimOf(p, v)
-	return claim != "" && slices.ContainsFunc(w.Volumes, func(b BoundVolume) bool {
-		return b.Matches && b.Claim != nil && b.Claim.Namespace == p.Namespace && b.Claim.Name == claim
+	claim := claimOf(p, v)
+	return claim != "" && slices.ContainsFunc(w.volumes, func(b boundVolume) bool {
+		return b.matches && b.claim != nil && b.claim.Namespace == p.Namespace && b.claim.Name == claim
 	})
 }

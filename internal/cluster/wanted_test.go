@@ -19,12 +19,12 @@ type scene struct {
 	claim *corev1.PersistentVolumeClaim
 	pod   *corev1.Pod
 	// name is what the node knows of the volume.
-	name VolumeName
+	name volumeName
 }
 
 func newScene() *scene {
 	pv, claim := kubetest.Volume("pv-1")
-	return &scene{pv, claim, kubetest.Pod("app", claim), VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-1"}}
+	return &scene{pv, claim, kubetest.Pod("app", claim), volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-1"}}
 }
 
 // play puts the objects into the API, except those that are nil.
@@ -42,6 +42,16 @@ func (s *scene) play(api *kubetest.API) {
 }
 
 // TestWantedByThePod: which pods want the volume.
+// wantedNow asks the API whether the volume is wanted at the mount point of a pod.
+func (c *Cluster) wantedNow(t *testing.T, name volumeName, podUID string) error {
+	t.Helper()
+	w, err := c.ask(t.Context(), name, podUID, false)
+	if err != nil {
+		return err
+	}
+	return w.wanted(name, podUID, kubetest.NodeName)
+}
+
 func TestWantedByThePod(t *testing.T) {
 	inline := corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: kubetest.DriverName}}
 	for name, tc := range map[string]struct {
@@ -49,7 +59,7 @@ func TestWantedByThePod(t *testing.T) {
 		want   string // why not; empty: it is
 	}{
 		"it is":                           {func(*scene) {}, ""},
-		"by a mount point without a name": {func(s *scene) { s.name.Directory = "" }, ""},
+		"by a mount point without a name": {func(s *scene) { s.name.directory = "" }, ""},
 		"it is going":                     {func(s *scene) { kubetest.Terminate(s.pod) }, "is terminating"},
 		"it has succeeded":                {func(s *scene) { s.pod.Status.Phase = corev1.PodSucceeded }, "has ended"},
 		"it has failed":                   {func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }, "has ended"},
@@ -70,7 +80,7 @@ func TestWantedByThePod(t *testing.T) {
 		"a volume of another driver":      {func(s *scene) { s.pv.Spec.CSI.Driver = "x" }, "does not list"},
 		"with another handle":             {func(s *scene) { s.pv.Spec.CSI.VolumeHandle = "x" }, "does not list"},
 		"of another kind":                 {func(s *scene) { s.pv.Spec.CSI = nil }, "does not list"},
-		"a directory of another volume":   {func(s *scene) { s.name.Directory = "pv-2" }, "does not list"},
+		"a directory of another volume":   {func(s *scene) { s.name.directory = "pv-2" }, "does not list"},
 		"generic and ephemeral": {func(s *scene) {
 			s.pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
 			s.claim.Name, s.pv.Spec.ClaimRef.Name = "app-data", "app-data"
@@ -79,11 +89,11 @@ func TestWantedByThePod(t *testing.T) {
 			s.pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
 			s.claim.Name, s.pv.Spec.ClaimRef.Name = "app2-data", "app2-data"
 		}, "does not list"},
-		"inline":              {func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = inline; s.name.Directory = "data" }, ""},
-		"inline, another one": {func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = inline; s.name.Directory = "log" }, "does not list"},
+		"inline":              {func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = inline; s.name.directory = "data" }, ""},
+		"inline, another one": {func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = inline; s.name.directory = "log" }, "does not list"},
 		"inline of another driver": {func(s *scene) {
 			s.pod.Spec.Volumes[0].VolumeSource = inline
-			s.name = VolumeName{Driver: "x", Handle: kubetest.Handle, Directory: "data"}
+			s.name = volumeName{driver: "x", handle: kubetest.Handle, directory: "data"}
 		}, "does not list"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,9 +101,9 @@ func TestWantedByThePod(t *testing.T) {
 				api, s := kubetest.NewAPI(), newScene()
 				tc.change(s)
 				s.play(api)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
-				err := policy.wantedNow(t, s.name, "uid-of-app")
+				err := c.wantedNow(t, s.name, "uid-of-app")
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
@@ -139,15 +149,15 @@ func TestInformerThatLags(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api, s := kubetest.NewAPI(), newScene()
 				s.play(api)
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
 				api.Set(func(a *kubetest.API) { a.Stalled = true })
 				tc.change(api, s)
-				err := policy.wantedNow(t, s.name, "uid-of-app")
+				err := c.wantedNow(t, s.name, "uid-of-app")
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
-				if err := policy.wantedNow(t, s.name, "uid-of-unknown"); err == nil {
+				if err := c.wantedNow(t, s.name, "uid-of-unknown"); err == nil {
 					t.Error("an unknown pod wants it")
 				}
 			})
@@ -160,11 +170,11 @@ func TestClaimOfANewPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, s := kubetest.NewAPI(), newScene()
 		s.play(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
-		staged := VolumeName{Handle: kubetest.Handle}
-		if w := policy.recall(t.Context(), staged, ""); len(w.Pods) != 1 {
-			t.Fatalf("used by %d pods", len(w.Pods))
+		staged := volumeName{handle: kubetest.Handle}
+		if w := c.recall(t.Context(), staged, ""); len(w.pods) != 1 {
+			t.Fatalf("used by %d pods", len(w.pods))
 		}
 		api.Remove(s.pod)
 		api.Remove(s.claim)
@@ -175,10 +185,10 @@ func TestClaimOfANewPod(t *testing.T) {
 		s.pod.UID = "uid-of-the-next"
 		api.Put(s.claim, other, s.pod)
 		synctest.Wait()
-		if w := policy.recall(t.Context(), VolumeName{Handle: "vol-2"}, ""); len(w.Pods) != 1 || len(w.Volumes) != 1 || w.Volumes[0].Claim == nil {
+		if w := c.recall(t.Context(), volumeName{handle: "vol-2"}, ""); len(w.pods) != 1 || len(w.volumes) != 1 || w.volumes[0].claim == nil {
 			t.Errorf("the next volume: %+v", w)
 		}
-		expect(t, "the next pod", policy.wantedNow(t, VolumeName{Driver: kubetest.DriverName, Handle: "vol-2"}, "uid-of-the-next"), "")
-		expect(t, "the volume before", policy.wantedNow(t, s.name, "uid-of-the-next"), "does not list")
+		expect(t, "the next pod", c.wantedNow(t, volumeName{driver: kubetest.DriverName, handle: "vol-2"}, "uid-of-the-next"), "")
+		expect(t, "the volume before", c.wantedNow(t, s.name, "uid-of-the-next"), "does not list")
 	})
 }

@@ -13,28 +13,28 @@ import (
 // mayWrite returns why this node must not write to a volume's device; nil: it may.
 // All of it is asked of the API now: a watch may be the last to hear that the volume
 // was detached, or attached to another node.
-func (p *Policy) mayWrite(ctx context.Context, w view, name VolumeName) error {
-	if w.Unavailable != nil {
-		return fmt.Errorf("cannot ask whether this node may still write: %w", w.Unavailable)
+func (c *Cluster) mayWrite(ctx context.Context, w view, name volumeName) error {
+	if w.unavailable != nil {
+		return fmt.Errorf("cannot ask whether this node may still write: %w", w.unavailable)
 	}
 	if err := w.draining(); err != nil {
 		return err
 	}
-	sameHandle, err := p.cluster.VolumesWithHandle(ctx, name)
+	sameHandle, err := c.volumesWithHandle(ctx, name)
 	if err != nil {
 		return fmt.Errorf("cannot ask which volumes have this handle: %w", err)
 	}
 	var own, sameDriver []*corev1.PersistentVolume
 	for _, pv := range sameHandle {
-		if name.Directory == "" || pv.Name == name.Directory {
+		if name.directory == "" || pv.Name == name.directory {
 			own = append(own, pv)
 		}
 	}
 	if len(own) != 1 { // without one nothing is proven; of several it is not known which
-		return fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(own), name.Driver)
+		return fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(own), name.driver)
 	}
 	pv := own[0]
-	if allowed, err := p.writesWithoutAttachment(ctx, w.settings, pv.Spec.CSI.Driver); err != nil || allowed {
+	if allowed, err := c.writesWithoutAttachment(ctx, w.settings, pv.Spec.CSI.Driver); err != nil || allowed {
 		return err
 	}
 	for _, other := range sameHandle {
@@ -42,20 +42,20 @@ func (p *Policy) mayWrite(ctx context.Context, w view, name VolumeName) error {
 			sameDriver = append(sameDriver, other)
 		}
 	}
-	attachments, err := p.cluster.Attachments(ctx, sameDriver)
+	attachments, err := c.attachments(ctx, sameDriver)
 	if err != nil {
 		return fmt.Errorf("cannot ask which node has the volume: %w", err)
 	}
-	if err := attachedHere(attachments, pv, p.cluster.NodeName()); err != nil {
+	if err := attachedHere(attachments, pv, c.cfg.Node); err != nil {
 		return err
 	}
-	return attachedToOtherNode(attachments, pv, p.cluster.NodeName())
+	return attachedToOtherNode(attachments, pv, c.cfg.Node)
 }
 
 // writesWithoutAttachment returns true for a driver without attachments to whose
 // devices the settings allow writes, and an error for one whose they do not.
-func (p *Policy) writesWithoutAttachment(ctx context.Context, s settings, driver string) (bool, error) {
-	object, err := p.cluster.GetCSIDriver(ctx, driver)
+func (c *Cluster) writesWithoutAttachment(ctx context.Context, s settings, driver string) (bool, error) {
+	object, err := get(ctx, c.reader, driverKind, "", driver)
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("cannot ask whether driver %s attaches volumes: %w", driver, err)
@@ -65,7 +65,7 @@ func (p *Policy) writesWithoutAttachment(ctx context.Context, s settings, driver
 		return true, nil
 	}
 	return false, fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
-		driver, keyWriteWithoutAttachment, p.cluster.ConfigMapName())
+		driver, keyWriteWithoutAttachment, c.configMapName())
 }
 
 // attachedHere returns an error unless the volume is attached to this node.

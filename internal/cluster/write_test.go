@@ -71,6 +71,16 @@ func (d *disk) inline(driver, node string) {
 
 // TestWriteToADevice: the answer is the same whether or not the informers know of the
 // change.
+// mayWriteNow asks it whether this node may write to the volume's device.
+func (c *Cluster) mayWriteNow(t *testing.T, name volumeName) error {
+	t.Helper()
+	w, err := c.ask(t.Context(), name, "", true)
+	if err != nil {
+		return err
+	}
+	return c.mayWrite(t.Context(), w, name)
+}
+
 func TestWriteToADevice(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no rule"))
 	for name, tc := range map[string]struct {
@@ -119,9 +129,9 @@ func TestWriteToADevice(t *testing.T) {
 		}},
 		"a PV with the same handle, and no directory that tells them apart": {change: func(d *disk) {
 			d.sameHandle(kubetest.DriverName)
-			d.name.Directory = ""
+			d.name.directory = ""
 		}, want: "2 PersistentVolumes"},
-		"no directory":                              {change: func(d *disk) { d.name.Directory = "" }},
+		"no directory":                              {change: func(d *disk) { d.name.directory = "" }},
 		"inline at another node":                    {change: func(d *disk) { d.inline(kubetest.DriverName, "node-2") }, want: "node node-2 has"},
 		"inline of another driver, at another node": {change: func(d *disk) { d.inline("x", "node-2") }},
 
@@ -157,12 +167,12 @@ func TestWriteToADevice(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					api := kubetest.NewAPI()
 					d := newDisk(api)
-					policy, end := following(t, api)
+					c, end := following(t, api)
 					defer end()
 					api.Set(func(a *kubetest.API) { a.Stalled = lags })
 					tc.change(d)
 					synctest.Wait()
-					err := policy.mayWriteNow(t, d.name)
+					err := c.mayWriteNow(t, d.name)
 					if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 						t.Errorf("got %v, want %q", err, tc.want)
 					}
@@ -197,13 +207,13 @@ func TestListsAreOneSnapshot(t *testing.T) {
 					pv.Spec.CSI.VolumeHandle = pv.Name
 					api.Put(pv)
 				}
-				policy, end := following(t, api)
+				c, end := following(t, api)
 				defer end()
 				asked := 0
 				api.Set(func(a *kubetest.API) {
 					a.Continued = func() error { asked++; return tc.continued(d, asked) }
 				})
-				expect(t, "then", policy.mayWriteNow(t, d.name), tc.want)
+				expect(t, "then", c.mayWriteNow(t, d.name), tc.want)
 			})
 		})
 	}
@@ -227,20 +237,20 @@ func TestNoWriteDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		d := newDisk(api)
-		policy, end := following(t, api)
+		c, end := following(t, api)
 		defer end()
-		expect(t, "at first", policy.mayWriteNow(t, d.name), "")
+		expect(t, "at first", c.mayWriteNow(t, d.name), "")
 		api.Break(kubetest.ErrNoAnswer)
-		expect(t, "the first", policy.mayWriteNow(t, d.name), "deadline")
+		expect(t, "the first", c.mayWriteNow(t, d.name), "deadline")
 		before := api.Count("get nodes")
 		for range 10 {
-			expect(t, "then", policy.mayWriteNow(t, d.name), "deadline")
+			expect(t, "then", c.mayWriteNow(t, d.name), "deadline")
 		}
 		if asked := api.Count("get nodes") - before; asked != 0 {
 			t.Errorf("it asked %d times", asked)
 		}
 		api.Break(nil)
 		time.Sleep(3 * time.Second)
-		expect(t, "later", policy.mayWriteNow(t, d.name), "")
+		expect(t, "later", c.mayWriteNow(t, d.name), "")
 	})
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrNoClaim says that a claim does not exist, or that another one has its name.
-var ErrNoClaim = errors.New("the claim is gone")
+// errNoClaim says that a claim does not exist, or that another one has its name.
+var errNoClaim = errors.New("the claim is gone")
 
 // CreateEvent creates an event and returns it as the API stored it.
 func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) (*corev1.Event, error) {
@@ -37,11 +37,11 @@ func (c *Client) ClaimAnnotation(ctx context.Context, claim corev1.ObjectReferen
 	err := c.get(ctx, request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, &now)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", ErrNoClaim
+		return "", errNoClaim
 	case err != nil:
 		return "", err
 	case now.UID != claim.UID || now.DeletionTimestamp != nil:
-		return "", ErrNoClaim
+		return "", errNoClaim
 	}
 	return now.Annotations[key], nil
 }
@@ -58,7 +58,7 @@ func (c *Client) AnnotateClaim(ctx context.Context, claim corev1.ObjectReference
 	r := request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}
 	err = c.patch(ctx, r, types.MergePatchType, patch, &corev1.PersistentVolumeClaim{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOtherUID(err) {
-		return ErrNoClaim
+		return errNoClaim
 	}
 	return err
 }

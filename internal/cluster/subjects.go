@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// subjects are the objects that a volume is reported on.
+type subjects struct {
+	// claim is nil when the volume has none, as a pod's inline volume.
+	claim *corev1.ObjectReference
+	// pods are those on this node that use the volume.
+	pods []corev1.ObjectReference
+}
+
+// subjects returns the claim and the pods of a volume, and false when neither
+// is known.
+func (c *Cluster) subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (subjects, bool) {
+	var s subjects
+	for _, uid := range podUIDs {
+		if pod, known := c.pod(uid); known {
+			s.pods = append(s.pods, reference("Pod", pod))
+		}
+	}
+	w := c.recall(ctx, volumeName{driver: driver, handle: volumeID}, "")
+	// A claim that no pod here uses is reported on by another node.
+	if len(w.volumes) == 1 && len(w.pods) > 0 && w.volumes[0].claim != nil {
+		claim := reference("PersistentVolumeClaim", w.volumes[0].claim)
+		s.claim = &claim
+	}
+	return s, s.claim != nil || len(s.pods) > 0
+}
+
+func reference(kind string, o metav1.Object) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+}
+
+// podsHere returns those of the given pods that are on this node; while the pods of this
+// node are unknown, all of them.
+func (c *Cluster) podsHere(uids []string) (here []string) {
+	if c.pods.listed() != nil {
+		return uids
+	}
+	for _, uid := range uids {
+		if _, found := c.pod(uid); found {
+			here = append(here, uid)
+		}
+	}
+	return here
+}
+
+// nodeUID returns the UID of this node's object, and false while it is unknown.
+func (c *Cluster) nodeUID() (types.UID, bool) {
+	node, known := c.ownNode()
+	if !known {
+		return "", false
+	}
+	return node.UID, true
+}
