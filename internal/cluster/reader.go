@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/utils/lru"
+	"k8s.io/client-go/tools/cache"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
@@ -29,8 +29,6 @@ const (
 	cacheJitter = 0.2
 	// maxCached is more than the volumes, claims and classes of one node.
 	maxCached = 2048
-	// maxSameHandle bounds the volumes that are cached for one handle.
-	maxSameHandle = 16
 	// maxParallelReads bounds the reads by name that all queries have under way,
 	// maxPodReads those of pods, each of which may take 40 MB.
 	maxParallelReads = 16
@@ -50,10 +48,10 @@ type reader struct {
 	// podGets and gets limit the reads by name, lists those of whole lists: what is under
 	// way has megabytes of whoever wrote the objects.
 	podGets, gets, lists *semaphore.Weighted
-	// objects caches a cached by key; handles the names of volumes by handle.
-	objects, handles *lru.Cache
 
 	mu sync.Mutex
+	// objects has what the API last said, by keyOf.
+	objects map[string]cached
 	// unavailable is why the API did not answer, retryAt when it is asked again.
 	unavailable error
 	retryAt     time.Time
@@ -62,12 +60,13 @@ type reader struct {
 // cached is what the API last said of one name.
 type cached struct {
 	object apiObject // nil: it did not exist
-	until  time.Time
+	// until is when an inspection reads it again.
+	until time.Time
 }
 
 func newReader(c *Client, watched ...*informer) *reader {
 	r := &reader{
-		client: c, watched: map[string]*informer{}, objects: lru.New(maxCached), handles: lru.New(maxCached),
+		client: c, watched: map[string]*informer{}, objects: map[string]cached{},
 		podGets: semaphore.NewWeighted(maxPodReads), gets: semaphore.NewWeighted(maxParallelReads), lists: semaphore.NewWeighted(1),
 	}
 	for _, i := range watched {
@@ -96,10 +95,10 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 		switch {
 		case err == nil:
 			k.strip(o)
-			r.add(k.resource, namespace, name, o)
+			r.keep(keyOf(k.resource, namespace, name), o, cacheTTL)
 			return o, nil
 		case apierrors.IsNotFound(err):
-			r.add(k.resource, namespace, name, nil)
+			r.keep(keyOf(k.resource, namespace, name), nil, absentTTL)
 			return nil, nil
 		}
 		return nil, err
@@ -178,92 +177,75 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-func (r *reader) add(resource, namespace, name string, o apiObject) {
-	ttl := absentTTL
-	if o != nil {
-		ttl = cacheTTL
-	}
+// keep caches what the API said of an object, for a time that is shorter at random, so that
+// reads are spread.
+func (r *reader) keep(key string, o apiObject, ttl time.Duration) {
 	ttl -= time.Duration(float64(ttl) * cacheJitter * rand.Float64()) //nolint:gosec // no secret
-	r.objects.Add(keyOf(resource, namespace, name), cached{o, time.Now().Add(ttl)})
-	if pv, is := o.(*corev1.PersistentVolume); is && pv.Spec.CSI != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if names := r.volumesWith(pv.Spec.CSI.VolumeHandle); !slices.Contains(names, name) && len(names) < maxSameHandle {
-			r.handles.Add(pv.Spec.CSI.VolumeHandle, append(slices.Clone(names), name))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.objects[key] = cached{o, time.Now().Add(ttl)}
+	if len(r.objects) <= maxCached {
+		return
+	}
+	first := key // the one that is due to be read again before the others
+	for other, c := range r.objects {
+		if c.until.Before(r.objects[first].until) {
+			first = other
 		}
 	}
+	delete(r.objects, first)
 }
 
-// volumesWith returns the names of the volumes that had a handle when they were
-// last read.
-func (r *reader) volumesWith(handle string) []string {
-	names, _ := r.handles.Get(handle)
-	list, _ := names.([]string)
-	return list
+// extend has inspections go by what is known of an object for another minute.
+func (r *reader) extend(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, known := r.objects[key]; known {
+		c.until = time.Now().Add(absentTTL)
+		r.objects[key] = c
+	}
 }
 
 // forget has the next inspection read an object again.
 func (r *reader) forget(resource, namespace, name string) {
-	r.objects.Remove(keyOf(resource, namespace, name))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.objects, keyOf(resource, namespace, name))
 }
 
-// recall returns an object for an inspection: from its informer if there is one,
-// else from the cache, else from the API. While the API cannot be asked, the
-// cached object stays valid.
-func recall[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
-	var none T
-	if i, watched := r.watched[k.resource]; watched {
-		if err := i.listed(); err != nil {
-			return none, err
+// volumesWith returns the names of the volumes that had a handle when they were last read.
+func (r *reader) volumesWith(handle string) (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.objects {
+		if pv, is := c.object.(*corev1.PersistentVolume); is && pv.Spec.CSI != nil && pv.Spec.CSI.VolumeHandle == handle {
+			names = append(names, pv.Name)
 		}
-		o, _ := one[T](i, storeKey(namespace, name))
-		return o, nil
 	}
-	kept, known := r.objects.Get(keyOf(k.resource, namespace, name))
-	before, _ := kept.(cached)
-	if known && time.Now().Before(before.until) {
-		o, _ := before.object.(T)
-		return o, nil
-	}
-	o, err := get(ctx, r, k, namespace, name)
-	if err != nil && known {
-		before.until = time.Now().Add(absentTTL)
-		r.objects.Add(keyOf(k.resource, namespace, name), before)
-		o, _ = before.object.(T)
-		return o, nil
-	}
-	return o, err
+	slices.Sort(names)
+	return names
 }
 
-// last returns what the API last said of an object, through its informer or a
-// read; false: nothing is known of it.
-func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, known bool) {
-	if kept, found := r.objects.Get(keyOf(k.resource, namespace, name)); found {
-		o, _ = kept.(cached).object.(T)
-		known = true
-	}
+// last returns what the API last said of an object, through its informer or a read, and
+// until when an inspection goes by a read; false: nothing is known of it.
+func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, until time.Time, known bool) {
+	r.mu.Lock()
+	kept, known := r.objects[keyOf(k.resource, namespace, name)]
+	r.mu.Unlock()
+	o, _ = kept.object.(T)
 	i, watched := r.watched[k.resource]
 	if !watched || i.listed() != nil {
-		return o, known
+		return o, kept.until, known
 	}
-	informed, found := one[T](i, storeKey(namespace, name))
+	informed, found := one[T](i, cache.NewObjectName(namespace, name).String())
 	if !found {
-		return o, true
+		return o, kept.until, true
 	}
-	var none T
-	if apiObject(o) == apiObject(none) {
-		return informed, true
+	if kept.object != nil {
+		order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), informed.GetResourceVersion())
+		if err == nil && order > 0 {
+			return o, kept.until, true
+		}
 	}
-	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), informed.GetResourceVersion()); err == nil && order > 0 {
-		return o, true
-	}
-	return informed, true
-}
-
-// storeKey returns the key under which informers keep an object.
-func storeKey(namespace, name string) string {
-	if namespace == "" {
-		return name
-	}
-	return namespace + "/" + name
+	return informed, kept.until, true
 }

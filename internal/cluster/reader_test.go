@@ -3,12 +3,16 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 // TestRequestsAreShared: a caller that comes while a request is under way does not take
@@ -46,4 +50,21 @@ func TestRequestsAreShared(t *testing.T) {
 			t.Errorf("asked %d times", asked)
 		}
 	})
+}
+
+// TestWhatIsRememberedIsBounded: a tenant's pods may name any number of claims that do not
+// exist. They push out each other, and not what was read of volumes.
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	r := newReader(nil)
+	pv, _ := kubetest.Volume("pv-1")
+	r.keep(keyOf(volumeKind.resource, "", pv.Name), pv, cacheTTL)
+	for i := range 3 * maxCached {
+		r.keep(keyOf(claimKind.resource, "mallory", fmt.Sprint("claim-", i)), nil, absentTTL)
+	}
+	if n := len(r.objects); n > maxCached {
+		t.Errorf("%d objects", n)
+	}
+	if names := r.volumesWith(kubetest.Handle); !slices.Equal(names, []string{pv.Name}) {
+		t.Errorf("with the handle: %v", names)
+	}
 }

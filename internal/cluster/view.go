@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -158,26 +159,38 @@ func (q *query) note(unavailable, unknown error) {
 	}
 }
 
-// read returns one object; nil: it does not exist, or is unknown.
-func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name string) (o T) {
+// read returns one object; nil: it does not exist, or is unknown. While the API does not
+// answer, what it last said counts.
+func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name string) (none T) {
 	if name == "" {
-		return o
+		return none
 	}
-	var err error
-	if q.live {
-		o, err = get(ctx, q.c.reader, k, namespace, name)
-		if isUnavailable(err) {
-			var known bool
-			if o, known = last(q.c.reader, k, namespace, name); known {
-				q.note(err, nil)
-				return o
-			}
+	r := q.c.reader
+	if !q.live {
+		before, until, known := last(r, k, namespace, name)
+		i, watched := r.watched[k.resource]
+		if watched {
+			q.note(nil, i.listed())
 		}
-	} else {
-		o, err = recall(ctx, q.c.reader, k, namespace, name)
+		if watched || known && time.Now().Before(until) {
+			return before
+		}
+	}
+	now, err := get(ctx, r, k, namespace, name)
+	if err == nil {
+		return now
+	}
+	before, _, known := last(r, k, namespace, name)
+	switch {
+	case known && !q.live:
+		r.extend(keyOf(k.resource, namespace, name))
+		return before
+	case known && isUnavailable(err):
+		q.note(err, nil)
+		return before
 	}
 	q.note(nil, err)
-	return o
+	return none
 }
 
 func (q *query) view(ctx context.Context, name volumeName, podUID string, allPods bool) view {
