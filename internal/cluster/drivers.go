@@ -12,16 +12,12 @@ import (
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/cache"
 )
 
 const (
 	// forgetDriver is longer than heals ever wait for a driver without pods here.
 	forgetDriver = 2 * time.Hour
-	// maxDrivers bounds the drivers that are remembered although they are not ready. The
-	// one that was seen here the longest time ago is forgotten first.
-	maxDrivers = 256
-	// enforcePrivileged is the value of EnforceLabel on a namespace for
+	// enforcePrivileged is the value of enforceLabel on a namespace for
 	// privileged pods: who may create those may mount anything anyway.
 	enforcePrivileged = "privileged"
 )
@@ -30,16 +26,14 @@ const (
 // be about to repair its volumes itself, and heals must not interfere with a rollout.
 type drivers struct {
 	// reading serializes reads of the pods: of two at once, the one that saw less
-	// must not be the last to record. It also guards ready.
+	// must not be the last to record. It also guards notReady.
 	reading *semaphore.Weighted
-	// ready are the drivers that had a ready pod at the last read.
-	ready map[string]bool
-	// notReady has since when each of the others is not ready, also while it has no pod.
-	notReady *cache.LRUExpireCache
+	// notReady has, by driver, since when it has no ready pod here; zero: it has one.
+	notReady map[string]time.Time
 }
 
 func newDrivers() drivers {
-	return drivers{reading: semaphore.NewWeighted(1), notReady: cache.NewLRUExpireCache(maxDrivers)}
+	return drivers{reading: semaphore.NewWeighted(1), notReady: map[string]time.Time{}}
 }
 
 // followDrivers records each change of the drivers' pods until ctx ends.
@@ -50,26 +44,17 @@ func (c *Cluster) followDrivers(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.driversChanged:
-			_ = c.readDrivers(ctx, "") // fails only when ctx has ended
+			_ = c.driverAway(ctx, "") // records them all
 		}
 	}
 }
 
-// driverAway returns why heals wait for a driver; nil: they do not, or no longer. It
-// reads the pods itself: the last change may not have been handled yet.
+// driverAway returns why heals wait for a driver; nil: they do not, or no longer. It reads
+// the pods of all DaemonSets itself: the last change may not have been handled yet. The
+// namespaces of that driver's pods are read from the API, those of other drivers recalled.
 func (c *Cluster) driverAway(ctx context.Context, driver string) error {
-	if err := c.readDrivers(ctx, driver); err != nil {
-		return unknown(err)
-	}
-	return c.drivers.waitsFor(driver, c.cfg.DriverGrace)
-}
-
-// readDrivers records the state of all pods of DaemonSets. The namespaces of one
-// driver's pods are read from the API, and an error says that one is unknown; those
-// of other drivers are recalled.
-func (c *Cluster) readDrivers(ctx context.Context, driver string) error {
 	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
-		return err
+		return unknown(err)
 	}
 	defer c.drivers.reading.Release(1)
 	s := c.settings.current()
@@ -93,39 +78,39 @@ func (c *Cluster) readDrivers(ctx context.Context, driver string) error {
 		}
 	}
 	c.drivers.record(now, time.Now())
-	return failed
+	if failed != nil {
+		return unknown(failed)
+	}
+	return c.drivers.waitsFor(driver, c.cfg.DriverGrace)
 }
 
-// record takes, by driver, whether it has a ready pod on this node.
+// record takes, by driver, whether it has a ready pod on this node. One whose pod is gone
+// is not ready either.
 func (d *drivers) record(now map[string]bool, at time.Time) {
-	before := d.ready
-	d.ready = map[string]bool{}
-	for name := range before {
-		if _, here := now[name]; !here {
-			d.notReady.Add(name, at, forgetDriver)
+	for name, since := range d.notReady {
+		if _, here := now[name]; here {
+			continue
+		}
+		now[name] = false
+		if !since.IsZero() && at.Sub(since) > forgetDriver {
+			delete(now, name)
+			delete(d.notReady, name)
 		}
 	}
 	for name, ready := range now {
-		if ready {
-			d.ready[name] = true
-			d.notReady.Remove(name)
-			continue
+		switch since := d.notReady[name]; {
+		case ready:
+			d.notReady[name] = time.Time{}
+		case since.IsZero():
+			d.notReady[name] = at
 		}
-		since, known := d.notReady.Get(name)
-		if !known {
-			since = at
-		}
-		d.notReady.Add(name, since, forgetDriver)
 	}
 }
 
 // waitsFor returns why heals wait for a driver; nil: they do not, or no longer.
 func (d *drivers) waitsFor(driver string, grace time.Duration) error {
-	since, is := d.notReady.Get(driver)
-	if !is {
-		return nil
-	}
-	if waits := time.Since(since.(time.Time)); waits < grace {
+	since := d.notReady[driver]
+	if waits := time.Since(since); !since.IsZero() && waits < grace {
 		return fmt.Errorf("the pod of driver %s on this node has not been ready for %s, and heals wait up to %s for it (--driver-grace)",
 			driver, waits.Round(time.Second), grace)
 	}
