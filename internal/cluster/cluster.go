@@ -35,14 +35,13 @@ type Config struct {
 // else is read by name.
 type Cluster struct {
 	cfg    Config
-	client *Client
 	reader *reader
 
 	pods, node, configMap *informer
 	// synced is closed when the first lists have arrived, or are late.
 	synced chan struct{}
 
-	settings *settingsStore
+	settings settingsStore
 	drivers  drivers
 	// driversChanged holds one value after a DaemonSet's pod or the settings changed.
 	driversChanged chan struct{}
@@ -55,7 +54,7 @@ func New(cfg Config) (*Cluster, error) {
 		return nil, errors.New("cluster: client, node, namespace, config map and kubelet's root are required, and the driver's grace must not be negative")
 	}
 	c := &Cluster{
-		cfg: cfg, client: cfg.Client, synced: make(chan struct{}),
+		cfg: cfg, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
 		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
 	}
 	c.reporter = newReporter(cfg.Client, cfg.Node, c)
@@ -64,14 +63,13 @@ func New(cfg Config) (*Cluster, error) {
 	// A pod that has ended wants no volume, and may stay for ever.
 	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.Node),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.pods, errs[0] = newInformer(c.client, podKind, "", live, podIndexes())
-	c.node, errs[1] = newInformer(c.client, nodeKind, "", named(cfg.Node), nil)
-	c.configMap, errs[2] = newInformer(c.client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
+	c.pods, errs[0] = newInformer(cfg.Client, podKind, "", live, podIndexes())
+	c.node, errs[1] = newInformer(cfg.Client, nodeKind, "", named(cfg.Node), nil)
+	c.configMap, errs[2] = newInformer(cfg.Client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	c.reader = newReader(c.client, c.pods, c.node, c.configMap)
-	c.settings = newSettingsStore(c.configMap)
+	c.reader = newReader(cfg.Client, c.pods, c.node, c.configMap)
 	_, errs[3] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			c.forgetClaims(o.(*corev1.Pod))
@@ -83,6 +81,9 @@ func New(cfg Config) (*Cluster, error) {
 	_, errs[4] = c.configMap.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    c.settingsChanged,
 		UpdateFunc: func(_, o any) { c.settingsChanged(o) },
+		DeleteFunc: func(any) {
+			klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", klog.KRef(cfg.Namespace, cfg.ConfigMap))
+		},
 	})
 	return c, errors.Join(errs[:]...)
 }

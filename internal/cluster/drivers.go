@@ -57,7 +57,7 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) error {
 		return unknown(err)
 	}
 	defer c.drivers.reading.Release(1)
-	s := c.settings.current()
+	s := c.currentSettings()
 	var failed error
 	asked := map[string]bool{} // by namespace, for that driver
 	counts := func(namespace, of string) bool {

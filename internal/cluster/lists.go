@@ -93,7 +93,7 @@ func matches[T runtime.Object](ctx context.Context, c *Client, what request, mat
 // and a handle, as the API has them now. The API cannot select by handle.
 func (c *Cluster) volumesWithHandle(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
 	got, err := c.reader.share(ctx, "list volumes "+name.driver+" "+name.handle, c.reader.lists, func(ctx context.Context) (any, error) {
-		return matches(ctx, c.client, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
+		return matches(ctx, c.cfg.Client, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
 			volumeKind.strip(pv)
 			return name.matches(pv)
 		})
@@ -113,7 +113,7 @@ func (c *Cluster) attachments(ctx context.Context, volumes []*corev1.PersistentV
 	}
 	slices.Sort(names)
 	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), c.reader.lists, func(ctx context.Context) (any, error) {
-		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
+		return matches(ctx, c.cfg.Client, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
 			if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
 				return true
 			}

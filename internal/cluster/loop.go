@@ -47,7 +47,7 @@ func parseLoop(text string) (rules []loopRule, err error) {
 // cannot be, or a rule asks for labels of a node that is not known, it is at most
 // LoopObserve.
 func (c *Cluster) Loop(flag string) string {
-	s := c.settings.current()
+	s := c.currentSettings()
 	if s.err != nil || !c.configMap.HasSynced() || !c.node.HasSynced() {
 		return atMostObserve(flag)
 	}

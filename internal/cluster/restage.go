@@ -38,7 +38,7 @@ func parseRestage(text string) (map[string]healer.RestageOrder, error) {
 // Order returns how the settings have a driver told to stage a volume anew. Its error says
 // why it is not.
 func (c *Cluster) Order(driver string) (healer.RestageOrder, error) {
-	s := c.settings.current()
+	s := c.currentSettings()
 	if order, known := s.restage[driver]; known && s.err == nil {
 		return order, nil
 	}

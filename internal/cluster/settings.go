@@ -128,47 +128,27 @@ func parseNamespaces(text string) (names []string, err error) {
 }
 
 // settingsStore keeps the latest settings. It goes by whatever brings them first,
-// the informer or a read before a step, so that a kill switch counts at once.
+// the informer or a read before a step, so that a kill switch counts at once. When the
+// ConfigMap is deleted, the last ones hold: a deletion is no permission to heal.
 type settingsStore struct {
-	configMap *informer
-
 	mu sync.Mutex
 	// settings are those of parsed, which is nil before the first ConfigMap.
 	settings settings
 	parsed   *corev1.ConfigMap
-	// deleted is true while there is no ConfigMap any more.
-	deleted bool
 }
 
-func newSettingsStore(configMap *informer) *settingsStore {
-	return &settingsStore{configMap: configMap, settings: defaultSettings()}
-}
-
-// current returns the latest settings. When the ConfigMap is deleted, the last
-// ones hold: a deletion is no permission to heal.
-func (s *settingsStore) current() settings {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, now := range s.configMap.GetIndexer().List() { // there is one at most
-		return s.updateLocked(now.(*corev1.ConfigMap))
-	}
-	if s.parsed != nil && !s.deleted {
-		klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", s.parsed.Namespace+"/"+s.parsed.Name, "mode", s.settings.mode.String())
-		s.deleted = true
-	}
-	return s.settings
+// currentSettings returns the latest settings.
+func (c *Cluster) currentSettings() settings {
+	now, _ := one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
+	return c.settings.update(now)
 }
 
 // update returns the settings after taking over those of m, unless later ones are
-// known.
+// known, or m is nil.
 func (s *settingsStore) update(m *corev1.ConfigMap) settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.updateLocked(m)
-}
-
-func (s *settingsStore) updateLocked(m *corev1.ConfigMap) settings {
-	if m == s.parsed {
+	if m == nil || m == s.parsed {
 		return s.settings
 	}
 	if s.parsed != nil {
@@ -184,6 +164,6 @@ func (s *settingsStore) updateLocked(m *corev1.ConfigMap) settings {
 	if s.settings.mode != now.mode {
 		klog.InfoS("The mode of the cluster changed", "mode", now.mode.String())
 	}
-	s.parsed, s.settings, s.deleted = m, now, false
+	s.parsed, s.settings = m, now
 	return now
 }

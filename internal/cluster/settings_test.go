@@ -79,7 +79,7 @@ func TestLatestSettings(t *testing.T) {
 		defer end()
 		is := func(want mode, text string) {
 			t.Helper()
-			s := c.settings.current()
+			s := c.currentSettings()
 			if s.mode != want || text != "" && (s.err == nil || !strings.Contains(s.err.Error(), text)) {
 				t.Errorf("mode %s, %v", s.mode, s.err)
 			}

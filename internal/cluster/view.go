@@ -212,7 +212,7 @@ func (q *query) view(ctx context.Context, name volumeName, podUID string, allPod
 	if own != nil {
 		v.pods = append(v.pods, own)
 	}
-	v.settings = q.c.settings.current()
+	v.settings = q.c.currentSettings()
 	return v
 }
 
@@ -223,9 +223,7 @@ func (q *query) readSettings(ctx context.Context) {
 		m, err := get(ctx, q.c.reader, configMapKind, q.c.cfg.Namespace, q.c.cfg.ConfigMap)
 		switch {
 		case err == nil:
-			if m != nil {
-				q.c.settings.update(m)
-			}
+			q.c.settings.update(m)
 			return
 		case isUnavailable(err):
 			q.note(err, nil)
