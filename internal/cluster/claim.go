@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
@@ -24,6 +25,9 @@ const (
 	// healthJitter is the part of it by which a node's claims are spread over time.
 	healthJitter = 0.2
 )
+
+// errNoClaim says that a claim does not exist, or that another one has its name.
+var errNoClaim = errors.New("the claim is gone")
 
 func stateOf(c volumeConditions) string {
 	if len(c) > 0 {
@@ -44,100 +48,54 @@ type annotation struct {
 // covers returns whether nothing has to be written for a check.
 func (a annotation) covers(c check) bool { return a.state == c.state && c.at.Before(a.due) }
 
-// annotate writes the state of a volume to its claim if it changed or is due. nil:
-// there is no claim to write to.
-func (r *reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.ObjectReference) error {
+// annotate writes the state of a volume to its claim if it changed or is due, and returns
+// what the claim has, also with an error. Without a claim nothing is written, and the next
+// check tries again.
+func (r *reporter) annotate(ctx context.Context, v volume, claim *corev1.ObjectReference) (annotation, error) {
 	node, known := r.cluster.nodeUID()
-	if claim == nil || !known {
-		r.record(key, nil) // the next check tries again, also after a write that was refused
-		return nil
+	if claim == nil || !known || len(v.messages) == 0 && v.annotation.covers(v.latest) {
+		return v.annotation, nil
 	}
-	err := r.update(ctx, key, *claim, volumehealth.Annotation+string(node))
-	if ctx.Err() == nil {
-		r.record(key, err)
+	now, err := r.update(ctx, v, *claim, volumehealth.Annotation+string(node))
+	if errors.Is(err, errNoClaim) { // not tried again at every check
+		return annotation{state: v.latest.state, due: v.latest.at.Add(refresh())}, nil
 	}
-	return err
+	return now, err
 }
 
 // update reads the annotation first if it is unknown: an earlier process on this
 // node may have written it, and since when the state is as it is. It reads it also
 // while events wait, which go only to an API that answers.
-func (r *reporter) update(ctx context.Context, key volumeKey, claim corev1.ObjectReference, name string) error {
-	var latest check
-	var before annotation
-	var waits bool
-	if !r.with(key, func(v *volume) { latest, before, waits = v.latest, v.annotation, len(v.messages) > 0 }) {
-		return nil
-	}
-	switch {
-	case waits:
-		before.claim = ""
-	case before.covers(latest):
-		return nil
-	}
-	if before.claim != claim.UID {
+func (r *reporter) update(ctx context.Context, v volume, claim corev1.ObjectReference, name string) (annotation, error) {
+	before := v.annotation
+	if before.claim != claim.UID || len(v.messages) > 0 {
 		if err := r.pace.Wait(ctx); err != nil {
-			return err
+			return before, err
 		}
-		value, err := r.client.ClaimAnnotation(ctx, claim, name)
+		value, err := r.client.claimAnnotation(ctx, claim, name)
 		if err != nil {
-			return r.unlessGone(key, latest, err)
+			return before, err
 		}
-		before = parseAnnotation(claim.UID, value)
-		r.store(key, before)
-		if before.covers(latest) {
-			return nil
+		if before = parseAnnotation(claim.UID, value); before.covers(v.latest) {
+			return before, nil
 		}
 	}
-	now := annotation{claim: claim.UID, state: latest.state, since: latest.at.UTC().Format(time.RFC3339), due: latest.at.Add(refresh())}
+	checked := v.latest.at.UTC().Format(time.RFC3339)
+	now := annotation{claim: claim.UID, state: v.latest.state, since: checked, due: v.latest.at.Add(refresh())}
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}
-	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: latest.at.UTC().Format(time.RFC3339), Since: now.since, Node: r.node})
+	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: checked, Since: now.since, Node: r.node})
 	if err != nil {
-		return fmt.Errorf("encode the health of a volume: %w", err)
+		return before, fmt.Errorf("encode the health of a volume: %w", err)
 	}
 	if err := r.pace.Wait(ctx); err != nil {
-		return err
+		return before, err
 	}
-	if err := r.client.AnnotateClaim(ctx, claim, name, string(value)); err != nil {
-		return r.unlessGone(key, latest, err)
+	if err := r.client.annotateClaim(ctx, claim, name, string(value)); err != nil {
+		return before, err
 	}
-	if r.store(key, now) {
-		r.queue.Add(key)
-	}
-	return nil
-}
-
-// unlessGone returns err, unless there is no such claim any more: that is not tried
-// again at every check.
-func (r *reporter) unlessGone(key volumeKey, latest check, err error) error {
-	if !errors.Is(err, errNoClaim) {
-		return err
-	}
-	r.store(key, annotation{state: latest.state, due: latest.at.Add(refresh())})
-	return nil
-}
-
-// store records what a claim has, and returns whether a check that came meanwhile
-// differs from it.
-func (r *reporter) store(key volumeKey, a annotation) (differs bool) {
-	r.with(key, func(v *volume) { v.annotation, differs = a, !a.covers(v.latest) })
-	return differs
-}
-
-// record keeps why the API refused an annotation; nil: it did not. An error is logged
-// if it is new.
-func (r *reporter) record(key volumeKey, err error) {
-	var text, before string
-	if err != nil {
-		text = err.Error()
-	}
-	r.with(key, func(v *volume) { before, v.failed = v.failed, text })
-	if err != nil && text != r.logged && text != before {
-		klog.ErrorS(err, "Cannot write the health of a volume to its claim")
-	}
-	r.logged = text
+	return now, nil
 }
 
 // parseAnnotation returns an annotation that is due at once if the value cannot be
@@ -162,3 +120,45 @@ func refresh() time.Duration {
 // isOutage returns whether an error is one of the API as a whole, and not of one
 // request: 500 (InternalError) may be a webhook's.
 func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsInternalError(err) }
+
+// claimAnnotation returns the value of one annotation of a claim.
+func (c *Client) claimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
+	var now corev1.PersistentVolumeClaim
+	err := c.get(ctx, request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, &now)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", errNoClaim
+	case err != nil:
+		return "", err
+	case now.UID != claim.UID || now.DeletionTimestamp != nil:
+		return "", errNoClaim
+	}
+	return now.Annotations[key], nil
+}
+
+// annotateClaim sets one annotation of a claim and leaves the others alone.
+func (c *Client) annotateClaim(ctx context.Context, claim corev1.ObjectReference, key, value string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid":         claim.UID, // so that another claim of that name is refused
+		"annotations": map[string]string{key: value},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode the annotation of a claim: %w", err)
+	}
+	r := request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}
+	err = c.patch(ctx, r, types.MergePatchType, patch, &corev1.PersistentVolumeClaim{})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOtherUID(err) {
+		return errNoClaim
+	}
+	return err
+}
+
+// isOtherUID returns whether a patch was refused because the object has another
+// UID. The API answers that with Invalid (422), as it does much else.
+func isOtherUID(err error) bool {
+	var answer apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) || answer.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(answer.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -60,12 +61,18 @@ type sink struct {
 
 // Create implements record.EventSink.
 func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s.send(e, func() (*corev1.Event, error) { return s.client.CreateEvent(s.ctx, e) })
+	r := request{Verb: "create", Resource: "events", Namespace: e.Namespace}
+	return s.send(e, func(ctx context.Context, stored *corev1.Event) error {
+		return explain(r, s.client.on(r, s.client.groups[r.Group].Post()).Body(e).Do(ctx).Into(stored))
+	})
 }
 
 // Patch implements record.EventSink.
 func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return s.send(e, func() (*corev1.Event, error) { return s.client.PatchEvent(s.ctx, e, patch) })
+	r := request{Resource: "events", Namespace: e.Namespace, Name: e.Name}
+	return s.send(e, func(ctx context.Context, stored *corev1.Event) error {
+		return s.client.patch(ctx, r, types.StrategicMergePatchType, patch, stored)
+	})
 }
 
 // Update implements record.EventSink; the recorder does not use it.
@@ -73,11 +80,14 @@ func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return s.Create(
 
 // send returns errors as the recorder expects them: it tries again unless the API
 // itself sent the error, which it tells by the error's type.
-func (s *sink) send(e *corev1.Event, request func() (*corev1.Event, error)) (*corev1.Event, error) {
+func (s *sink) send(e *corev1.Event, request func(ctx context.Context, stored *corev1.Event) error) (*corev1.Event, error) {
 	if err := s.pace.Wait(s.ctx); err != nil {
 		return nil, err
 	}
-	stored, err := request()
+	ctx, cancel := context.WithTimeout(s.ctx, requestTimeout)
+	defer cancel()
+	stored := &corev1.Event{}
+	err := request(ctx, stored)
 	if err == nil {
 		s.logged = ""
 		return stored, nil

@@ -43,8 +43,6 @@ type reporter struct {
 	pace    flowcontrol.RateLimiter
 	// queue has the volumes that may have something to send.
 	queue workqueue.TypedRateLimitingInterface[volumeKey]
-	// logged is the last error that was logged.
-	logged string
 
 	mu sync.Mutex
 	// volumes has a *volume by volumeKey, pending counts their messages.
@@ -70,8 +68,6 @@ type volume struct {
 	messages []message
 	// annotation is what the claim has.
 	annotation annotation
-	// failed is why the API refused the annotation; it is tried again later.
-	failed string
 }
 
 // check is what the last check found, without anything of the request.
@@ -118,21 +114,10 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 		v.reported, v.messages, r.pending = next, append(v.messages, messages...), r.pending+len(messages)
 	}
 	// A volume that failed is queued already, and waits for its next try.
-	isDue := v.failed == "" && (len(v.messages) > 0 || !v.annotation.covers(v.latest))
+	isDue := r.queue.NumRequeues(key) == 0 && (len(v.messages) > 0 || !v.annotation.covers(v.latest))
 	if (isDue || len(messages) > 0) && r.queue.Len() < maxVolumes {
 		r.queue.Add(key)
 	}
-}
-
-// with calls do for a volume that is remembered, with the lock held.
-func (r *reporter) with(key volumeKey, do func(*volume)) (known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, known := r.volumes.Get(key)
-	if known {
-		do(v.(*volume))
-	}
-	return known
 }
 
 // run sends what was noted until ctx ends. What waits then is lost; the next
@@ -143,6 +128,7 @@ func (r *reporter) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
 	unanswered := 0 // in a row, of all volumes together
+	logged := ""    // the last error
 	for {
 		key, ended := r.queue.Get()
 		if ended {
@@ -150,10 +136,14 @@ func (r *reporter) run(ctx context.Context) {
 		}
 		err := r.send(ctx, key, recorder)
 		r.queue.Done(key)
+		if err != nil && err.Error() != logged && unanswered == 0 && r.queue.NumRequeues(key) == 0 && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot write the health of a volume to its claim")
+			logged = err.Error()
+		}
 		switch {
 		case err == nil:
 			r.queue.Forget(key)
-			unanswered = 0
+			unanswered, logged = 0, ""
 		case isOutage(err):
 			unanswered++
 			select {
@@ -172,11 +162,15 @@ func (r *reporter) run(ctx context.Context) {
 // volume, so that they wait for an API that is away: the recorder gives up after two
 // minutes. An error has send called again.
 func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.EventRecorder) error {
-	var pods []string
-	if !r.with(key, func(v *volume) { pods = v.latest.pods }) {
+	r.mu.Lock()
+	kept, known := r.volumes.Get(key)
+	if !known {
+		r.mu.Unlock()
 		return nil
 	}
-	on, known := r.cluster.subjects(ctx, key.driver, key.id, pods)
+	v := *kept.(*volume)
+	r.mu.Unlock()
+	on, known := r.cluster.subjects(ctx, key.driver, key.id, v.latest.pods)
 	if !known {
 		klog.V(2).InfoS("No object to report on", "driver", line(key.driver), "volume_id", line(key.id))
 		r.mu.Lock()
@@ -184,16 +178,8 @@ func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 		r.volumes.Remove(key) // so that the next check reports it again
 		return nil
 	}
-	err := r.annotate(ctx, key, on.claim)
-	if isOutage(err) || err != nil && r.queue.NumRequeues(key) < holdRetries {
-		return err
-	}
-	var messages []message
-	r.with(key, func(v *volume) {
-		messages, v.messages = v.messages, nil
-		r.pending -= len(messages)
-	})
-	for _, m := range messages {
+	annotation, err := r.annotate(ctx, v, on.claim)
+	for _, m := range r.written(key, annotation, err) {
 		for i := range on.pods[:min(len(on.pods), maxEventPods)] {
 			recorder.Event(&on.pods[i], m.severity, m.reason, m.text)
 		}
@@ -202,4 +188,27 @@ func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 		}
 	}
 	return err
+}
+
+// written keeps what a volume's claim has, and returns the messages that are to be recorded
+// now: they wait while err says that the API is away, or that it may have just started. A
+// check that came meanwhile and differs is written, too.
+func (r *reporter) written(key volumeKey, a annotation, err error) (messages []message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept, known := r.volumes.Get(key)
+	if !known {
+		return nil
+	}
+	v := kept.(*volume)
+	v.annotation = a
+	switch {
+	case err == nil && a.claim != "" && !a.covers(v.latest):
+		r.queue.Add(key)
+	case isOutage(err), err != nil && r.queue.NumRequeues(key) < holdRetries:
+		return nil
+	}
+	messages, v.messages = v.messages, nil
+	r.pending -= len(messages)
+	return messages
 }
