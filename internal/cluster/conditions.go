@@ -26,25 +26,12 @@ type volumeConditions map[string]mountPointConditions
 
 // after returns the conditions after a report. A mount point that was not checked
 // keeps its conditions as long as its pod is on this node.
-func (c volumeConditions) after(r healer.Report, podsHere func([]string) []string) volumeConditions {
-	if len(c) == 0 && r.After.Healthy() {
-		return nil
-	}
+func (c volumeConditions) after(r healer.Report, podHere func(uid string) bool) volumeConditions {
 	now := conditionsOf(r.After)
-	unchecked := maps.Clone(c)
-	maps.DeleteFunc(unchecked, func(path string, m mountPointConditions) bool {
-		return m.pod == "" || path == containersOf(m.pod) || wasChecked(r.After.Case, path)
-	})
-	if len(unchecked) == 0 {
-		return now
-	}
-	var pods []string
-	for _, m := range unchecked {
-		pods = append(pods, m.pod)
-	}
-	pods = podsHere(pods)
-	for path, m := range unchecked {
-		if len(now) < maxConditions && slices.Contains(pods, m.pod) {
+	for path, m := range c {
+		checked := m.pod == "" || path == containersOf(m.pod) ||
+			slices.ContainsFunc(r.After.Case.MountPoints, func(p healer.MountPoint) bool { return p.Path == path })
+		if !checked && len(now) < maxConditions && podHere(m.pod) {
 			now[path] = m
 		}
 	}
@@ -100,10 +87,6 @@ func nameOf(names map[string]string, path string) string {
 }
 
 func containersOf(pod string) string { return "in the containers of " + pod }
-
-func wasChecked(c healer.Case, path string) bool {
-	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Path == path })
-}
 
 // reasons returns all reasons, wherever they are.
 func (c volumeConditions) reasons() string {

@@ -137,7 +137,7 @@ func healedAt(pod string) healer.Report {
 // However many pods use a volume, what is remembered of it is bounded, and it becomes
 // healthy again.
 func TestConditionsAreBounded(t *testing.T) {
-	all := func(pods []string) []string { return pods }
+	all := func(string) bool { return true }
 	var conditions volumeConditions
 	for i := range 3 * maxConditions {
 		conditions = conditions.after(asked(fmt.Sprint("pod-", i), wrong{fmt.Sprint("pod-", i): healer.NotMounted}), all)

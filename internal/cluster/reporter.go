@@ -53,7 +53,7 @@ type reporter struct {
 // objects knows what to report on; *Cluster is the real one.
 type objects interface {
 	nodeUID() (types.UID, bool)
-	podsHere(uids []string) []string
+	podHere(uid string) bool
 	subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (subjects, bool)
 }
 
@@ -105,7 +105,7 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 		r.volumes.Add(key, kept)
 	}
 	v := kept.(*volume)
-	conditions := v.reported.conditions.after(report, r.cluster.podsHere)
+	conditions := v.reported.conditions.after(report, r.cluster.podHere)
 	v.latest = check{at: time.Now(), state: stateOf(conditions), pods: podsOf(report)}
 	next, messages := v.reported.after(report, conditions, words)
 	if r.pending+len(messages) > maxPending {

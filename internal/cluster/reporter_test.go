@@ -37,22 +37,16 @@ func (k *knownVolumes) subjects(_ context.Context, driver, id string, _ []string
 
 func (k *knownVolumes) nodeUID() (types.UID, bool) { return "node-uid", true }
 
-// podsHere returns the pods of all volumes that are known; without one they are unknown.
-func (k *knownVolumes) podsHere(pods []string) (here []string) {
-	known := false
+// podHere returns whether a pod is one of the volumes' that are known; without one the pods
+// are unknown.
+func (k *knownVolumes) podHere(uid string) bool {
+	known, here := false, false
 	k.Range(func(_, s any) bool {
 		known = true
-		for _, p := range s.(subjects).pods {
-			if slices.Contains(pods, string(p.UID)) {
-				here = append(here, string(p.UID))
-			}
-		}
+		here = here || slices.ContainsFunc(s.(subjects).pods, func(p corev1.ObjectReference) bool { return string(p.UID) == uid })
 		return true
 	})
-	if !known {
-		return pods
-	}
-	return here
+	return here || !known
 }
 
 // dataOf returns a claim and one pod that uses it.

@@ -38,18 +38,10 @@ func reference(kind string, o metav1.Object) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
 }
 
-// podsHere returns those of the given pods that are on this node; while the pods of this
-// node are unknown, all of them.
-func (c *Cluster) podsHere(uids []string) (here []string) {
-	if c.pods.listed() != nil {
-		return uids
-	}
-	for _, uid := range uids {
-		if _, found := c.pod(uid); found {
-			here = append(here, uid)
-		}
-	}
-	return here
+// podHere returns whether a pod is on this node, and true while that is unknown.
+func (c *Cluster) podHere(uid string) bool {
+	_, found := c.pod(uid)
+	return found || c.pods.listed() != nil
 }
 
 // nodeUID returns the UID of this node's object, and false while it is unknown.
