@@ -71,40 +71,43 @@ func (c *Client) pages(ctx context.Context, what request, selector fields.Select
 	}
 }
 
-// matches reads a list of the whole cluster and returns what matches.
-func matches[T runtime.Object](ctx context.Context, c *Client, what request, match func(T) bool) (found []T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
-	for range maxLists {
-		found = nil
-		_, err = c.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
-			if t, ok := o.(T); ok && match(t) {
-				found = append(found, t)
+// matches reads a list of the whole cluster, as the API has it now, and returns what
+// matches: the API can select neither volumes nor attachments by handle. Who asks with the
+// same key at the same time shares the answer.
+func matches[T runtime.Object](ctx context.Context, c *Cluster, what request, key string, match func(T) bool) ([]T, error) {
+	got, err := c.reader.share(ctx, "list "+key, c.reader.lists, func(ctx context.Context) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, listTime)
+		defer cancel()
+		var err error
+		for range maxLists {
+			var found []T
+			_, err = c.cfg.Client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
+				if t, ok := o.(T); ok && match(t) {
+					found = append(found, t)
+				}
+			})
+			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
+				return found, err
 			}
-		})
-		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
-			return found, err
 		}
-	}
-	return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
-}
-
-// volumesWithHandle returns all PersistentVolumes of the cluster with a driver
-// and a handle, as the API has them now. The API cannot select by handle.
-func (c *Cluster) volumesWithHandle(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
-	got, err := c.reader.share(ctx, "list volumes "+name.driver+" "+name.handle, c.reader.lists, func(ctx context.Context) (any, error) {
-		return matches(ctx, c.cfg.Client, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
-			volumeKind.strip(pv)
-			return name.matches(pv)
-		})
+		return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 	})
-	found, _ := got.([]*corev1.PersistentVolume)
+	found, _ := got.([]T)
 	return found, err
 }
 
-// Attachments returns all attachments in the cluster of volumes that share a
-// driver and a handle, and of pods' inline volumes with the same ones, as the API
-// has them now. The API cannot select them, and a watch may lag.
+// volumesWithHandle returns all PersistentVolumes of the cluster with a driver
+// and a handle.
+func (c *Cluster) volumesWithHandle(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
+	return matches(ctx, c, request{Resource: volumeKind.resource}, "volumes "+name.driver+" "+name.handle, func(pv *corev1.PersistentVolume) bool {
+		volumeKind.strip(pv)
+		return name.matches(pv)
+	})
+}
+
+// attachments returns all attachments in the cluster of volumes that share a
+// driver and a handle, and of pods' inline volumes with the same ones. A watch of them
+// may lag.
 func (c *Cluster) attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*storagev1.VolumeAttachment, error) {
 	csi := volumes[0].Spec.CSI
 	var names []string
@@ -112,15 +115,12 @@ func (c *Cluster) attachments(ctx context.Context, volumes []*corev1.PersistentV
 		names = append(names, pv.Name)
 	}
 	slices.Sort(names)
-	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), c.reader.lists, func(ctx context.Context) (any, error) {
-		return matches(ctx, c.cfg.Client, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
-			if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
-				return true
-			}
-			inline := a.Spec.Source.InlineVolumeSpec
-			return inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle
-		})
+	key := fmt.Sprint("attachments ", csi.Driver, csi.VolumeHandle, names)
+	return matches(ctx, c, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, key, func(a *storagev1.VolumeAttachment) bool {
+		if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
+			return true
+		}
+		inline := a.Spec.Source.InlineVolumeSpec
+		return inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle
 	})
-	found, _ := got.([]*storagev1.VolumeAttachment)
-	return found, err
 }
