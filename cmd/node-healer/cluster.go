@@ -16,7 +16,7 @@ import (
 
 // newCluster reads how to reach the API; nil: there is none. Nothing is sent yet: a server
 // that cannot reach it starts all the same, and only reports.
-func newCluster(cfg config, kubeletRoots ...string) (*cluster.Cluster, error) {
+func newCluster(cfg config, host *node.Node) (*cluster.Cluster, error) {
 	inContainer := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
 	case cfg.standalone:
@@ -32,8 +32,8 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster.Cluster, error) {
 		return nil, err
 	}
 	return cluster.New(cluster.Config{
-		Client: client, Node: cfg.nodeID, Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap,
-		KubeletRoots: kubeletRoots, DriverGrace: cfg.cluster.driverGrace,
+		Client: client, NodeName: cfg.nodeID, Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap,
+		Node: host, DriverGrace: cfg.cluster.driverGrace,
 	})
 }
 
@@ -42,7 +42,7 @@ func newGate(cfg config, c *cluster.Cluster, host *node.Node) healer.Gate {
 	if c == nil {
 		return wanted.Gate{Node: host, Standalone: cfg.standalone}
 	}
-	return cluster.Gate{Cluster: c, Node: host}
+	return c
 }
 
 // followCluster has the cluster followed until stop is called, which waits for the end of

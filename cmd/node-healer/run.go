@@ -80,7 +80,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, err := newCluster(cfg, cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
+	cluster, err := newCluster(cfg, host)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/wanted"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // clientGoVerbosity is the level from which on client-go's own messages, which
@@ -20,19 +23,24 @@ const clientGoVerbosity = 5
 // Config configures a Cluster. Every field is required.
 type Config struct {
 	Client *Client
-	// Node is this node's name.
-	Node string
+	// NodeName is this node's name in the API.
+	NodeName string
 	// Namespace and ConfigMap name the object with the cluster's settings.
 	Namespace, ConfigMap string
-	// KubeletRoots are kubelet's directory as configured and without links.
-	KubeletRoots []string
+	// Node knows kubelet's paths and finds the containers that use a volume;
+	// *node.Node is the real one.
+	Node interface {
+		Kubelet() layout.Kubelet
+		RealPath(path string) string
+		wanted.Finder
+	}
 	// DriverGrace is how long heals wait for a driver that is not ready; 0: not at all.
 	DriverGrace time.Duration
 }
 
 // Cluster knows what the API says of this node: its pods, their claims and
 // volumes, and the settings. Informers follow what belongs to this node, all
-// else is read by name.
+// else is read by name. It is the healer.Gate of a cluster.
 type Cluster struct {
 	cfg    Config
 	reader *reader
@@ -50,21 +58,21 @@ type Cluster struct {
 
 // New returns a Cluster that knows nothing, and sends nothing, until Run.
 func New(cfg Config) (*Cluster, error) {
-	if cfg.Client == nil || cfg.Node == "" || cfg.Namespace == "" || cfg.ConfigMap == "" || len(cfg.KubeletRoots) == 0 || cfg.DriverGrace < 0 {
-		return nil, errors.New("cluster: client, node, namespace, config map and kubelet's root are required, and the driver's grace must not be negative")
+	if cfg.Client == nil || cfg.NodeName == "" || cfg.Namespace == "" || cfg.ConfigMap == "" || cfg.Node == nil || cfg.DriverGrace < 0 {
+		return nil, errors.New("cluster: client, node, its name, namespace and config map are required, and the driver's grace must not be negative")
 	}
 	c := &Cluster{
 		cfg: cfg, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
 		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
 	}
-	c.reporter = newReporter(cfg.Client, cfg.Node, c)
+	c.reporter = newReporter(cfg.Client, cfg.NodeName, c)
 	var errs [5]error
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
 	// A pod that has ended wants no volume, and may stay for ever.
-	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.Node),
+	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
 	c.pods, errs[0] = newInformer(cfg.Client, podKind, "", live, podIndexes())
-	c.node, errs[1] = newInformer(cfg.Client, nodeKind, "", named(cfg.Node), nil)
+	c.node, errs[1] = newInformer(cfg.Client, nodeKind, "", named(cfg.NodeName), nil)
 	c.configMap, errs[2] = newInformer(cfg.Client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
@@ -149,7 +157,7 @@ func (c *Cluster) waitForSync(ctx context.Context) {
 }
 
 // ownNode returns this node's object as the informer has it, and false while it is unknown.
-func (c *Cluster) ownNode() (*corev1.Node, bool) { return one[*corev1.Node](c.node, c.cfg.Node) }
+func (c *Cluster) ownNode() (*corev1.Node, bool) { return one[*corev1.Node](c.node, c.cfg.NodeName) }
 
 // pod returns the pod of this node with a UID, as the informer has it.
 func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {

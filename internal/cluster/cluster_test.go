@@ -17,7 +17,7 @@ func configOf(t *testing.T, api *kubetest.API) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Client: client, Node: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings", KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute}
+	return Config{Client: client, NodeName: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings", Node: &thisHost{t: t}, DriverGrace: time.Minute}
 }
 
 // following runs a cluster in a bubble until all is known that its informers bring,
@@ -40,10 +40,10 @@ func TestConfig(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*Config){
 		"no client":        func(c *Config) { c.Client = nil },
-		"no node":          func(c *Config) { c.Node = "" },
+		"no name":          func(c *Config) { c.NodeName = "" },
 		"no namespace":     func(c *Config) { c.Namespace = "" },
 		"no config map":    func(c *Config) { c.ConfigMap = "" },
-		"no kubelet":       func(c *Config) { c.KubeletRoots = nil },
+		"no node":          func(c *Config) { c.Node = nil },
 		"a negative grace": func(c *Config) { c.DriverGrace = -1 },
 	} {
 		bad := good

@@ -44,7 +44,7 @@ func TestDrain(t *testing.T) {
 				synctest.Wait()
 				node := &thisHost{t: t}
 				diagnosis, step := node.at(stagedMountPoint, false)
-				permit, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), diagnosis, step)
+				permit, err := c.with(node).Enter(t.Context(), diagnosis, step)
 				expect(t, "a step", err, tc.want)
 				if err != nil && healer.RuleOf(err) != healer.RuleDrain {
 					t.Errorf("refused by rule %s", healer.RuleOf(err))
@@ -80,7 +80,7 @@ func TestNoNameOfAnotherNamespace(t *testing.T) {
 				defer end()
 				node := &thisHost{t: t}
 				diagnosis, step := node.at(stagedMountPoint, false)
-				_, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), diagnosis, step)
+				_, err := c.with(node).Enter(t.Context(), diagnosis, step)
 				expect(t, "a step", err, "of another namespace")
 				if err != nil && (strings.Contains(err.Error(), "bakery") || strings.Contains(err.Error(), "oven")) {
 					t.Error(err)

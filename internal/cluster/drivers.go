@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -73,7 +72,7 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) error {
 	}
 	now := map[string]bool{}
 	for _, pod := range indexed[*corev1.Pod](c.pods, byDaemonSet, "") {
-		for _, name := range driversOf(pod, s.daemonSets, c.cfg.KubeletRoots, counts) {
+		for _, name := range c.driversOf(pod, s.daemonSets, counts) {
 			now[name] = now[name] || isReady(pod)
 		}
 	}
@@ -126,7 +125,7 @@ func isReady(p *corev1.Pod) bool {
 // driversOf returns the CSI drivers whose pod this is: by the settings, else by the
 // directory plugins/<driver> of kubelet's that it mounts, if its namespace counts.
 // Its arguments never count: who may create pods may write anything into them.
-func driversOf(p *corev1.Pod, daemonSets map[string]string, roots []string, counts func(namespace, driver string) bool) (names []string) {
+func (c *Cluster) driversOf(p *corev1.Pod, daemonSets map[string]string, counts func(namespace, driver string) bool) (names []string) {
 	set := p.Namespace + "/"
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		set += owner.Name
@@ -140,10 +139,9 @@ func driversOf(p *corev1.Pod, daemonSets map[string]string, roots []string, coun
 		if v.HostPath == nil {
 			continue
 		}
-		plugins, driver := path.Split(path.Clean(v.HostPath.Path))
-		root, isPlugins := strings.CutSuffix(plugins, "/plugins/")
+		plugins, driver := path.Split(c.cfg.Node.RealPath(path.Clean(v.HostPath.Path)))
 		// A directory does not count for a driver whose DaemonSet the settings name.
-		if _, named := daemonSets[driver]; isPlugins && !named && slices.Contains(roots, root) && counts(p.Namespace, driver) {
+		if _, named := daemonSets[driver]; !named && plugins == c.cfg.Node.Kubelet().Root+"/plugins/" && counts(p.Namespace, driver) {
 			names = append(names, driver)
 		}
 	}

@@ -67,7 +67,8 @@ func TestDriversOf(t *testing.T) {
 		"a set of another namespace is named":  {hostPaths(plugins + "a.example.com"), map[string]string{"a.example.com": "kube-system/set"}, nil},
 		"another set is named for another one": {hostPaths(plugins + "a.example.com"), map[string]string{"b.example.com": "storage/other"}, []string{"a.example.com"}},
 	} {
-		got := driversOf(aDaemon(tc.spec), tc.named, []string{kubeletRoot, "/data/kubelet"}, func(string, string) bool { return true })
+		c := &Cluster{cfg: Config{Node: &thisHost{t: t}}}
+		got := c.driversOf(aDaemon(tc.spec), tc.named, func(string, string) bool { return true })
 		slices.Sort(got)
 		if got = slices.Compact(got); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)

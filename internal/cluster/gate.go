@@ -12,48 +12,36 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Gate implements healer.Gate in a cluster.
-type Gate struct {
-	Cluster *Cluster
-	// Node knows kubelet's paths and finds the containers that use a volume;
-	// *node.Node is the real one.
-	Node interface {
-		Kubelet() layout.Kubelet
-		RealPath(path string) string
-		wanted.Finder
-	}
-}
-
 // Inspect implements healer.Gate. It goes by what is known: what was forbidden when
 // the API last answered stays forbidden while it does not.
-func (g Gate) Inspect(ctx context.Context, v healer.Volume) error {
-	g.Cluster.waitForSync(ctx)
-	l := g.Node.Kubelet().Layout(g.Node.RealPath(v.Path))
-	return g.Cluster.mode(g.Cluster.recall(ctx, volumeNameOf(v, "", l), l.PodUID)).require(modeCheck)
+func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) error {
+	c.waitForSync(ctx)
+	l := c.cfg.Node.Kubelet().Layout(c.cfg.Node.RealPath(v.Path))
+	return c.mode(c.recall(ctx, volumeNameOf(v, "", l), l.PodUID)).require(modeCheck)
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by
 // what is known.
-func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.MountPoint) bool {
-	known, found := g.Cluster.pod(p.PodUID)
+func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint) bool {
+	known, found := c.pod(p.PodUID)
 	if !found {
 		return false
 	}
-	name, node := volumeNameOf(c.Volume, c.Driver, p.Layout), g.Cluster.cfg.Node
-	w := g.Cluster.recall(ctx, name, p.PodUID)
+	name, node := volumeNameOf(of.Volume, of.Driver, p.Layout), c.cfg.NodeName
+	w := c.recall(ctx, name, p.PodUID)
 	if w.wanted(name, p.PodUID, node) != nil {
 		return false
 	}
-	now, err := get(ctx, g.Cluster.reader, podKind, known.Namespace, known.Name)
+	now, err := get(ctx, c.reader, podKind, known.Namespace, known.Name)
 	return err == nil && now != nil && now.UID == known.UID && w.wantedBy(now, name, node) == nil
 }
 
 // Enter implements healer.Gate.
-func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
-	p := &permit{cluster: g.Cluster, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
+func (c *Cluster) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
+	p := &permit{cluster: c, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
 	var holderErr error
-	p.holder, holderErr = wanted.HolderFor(ctx, g.Node, d.Case, s)
+	p.holder, holderErr = wanted.HolderFor(ctx, c.cfg.Node, d.Case, s)
 	notAllowed, notWanted := p.ask(ctx)
 	if notAllowed == nil && notWanted == nil {
 		return p, nil
@@ -69,17 +57,17 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 }
 
 // Write implements healer.Gate.
-func (g Gate) Write(ctx context.Context, c healer.Case, p healer.MountPoint, onDisk bool) error {
-	name := nameAt(c, p)
-	w, err := g.Cluster.ask(ctx, name, p.PodUID, true)
+func (c *Cluster) Write(ctx context.Context, of healer.Case, p healer.MountPoint, onDisk bool) error {
+	name := nameAt(of, p)
+	w, err := c.ask(ctx, name, p.PodUID, true)
 	if err != nil {
 		return err
 	}
 	// The modes of all pods count: they share what is written to.
-	if err := g.Cluster.mode(w).require(modeHeal); err != nil || !onDisk {
+	if err := c.mode(w).require(modeHeal); err != nil || !onDisk {
 		return cmp.Or(err, w.unavailable)
 	}
-	return g.Cluster.mayWrite(ctx, w, name)
+	return c.mayWrite(ctx, w, name)
 }
 
 // reasonsFor returns the conditions that a step is meant to heal. What an interrupted
@@ -164,7 +152,7 @@ func (p *permit) wanted(w view) error {
 	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	return w.wanted(p.name, mountPoint.PodUID, p.cluster.cfg.Node)
+	return w.wanted(p.name, mountPoint.PodUID, p.cluster.cfg.NodeName)
 }
 
 // Revalidate implements healer.Permit. It is asked while the mount is in place but

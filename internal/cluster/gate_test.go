@@ -36,8 +36,21 @@ type thisHost struct {
 	err  error
 }
 
-func (h *thisHost) Kubelet() layout.Kubelet  { return layout.Kubelet{Root: kubeletRoot} }
-func (h *thisHost) RealPath(p string) string { return p }
+// with has the cluster's gate ask this host.
+func (c *Cluster) with(h *thisHost) *Cluster {
+	c.cfg.Node = h
+	return c
+}
+
+func (h *thisHost) Kubelet() layout.Kubelet { return layout.Kubelet{Root: kubeletRoot} }
+
+// RealPath has kubelet's directory configured by a link, too.
+func (h *thisHost) RealPath(p string) string {
+	if rest, beneath := strings.CutPrefix(p, "/data/kubelet/"); beneath {
+		return kubeletRoot + "/" + rest
+	}
+	return p
+}
 
 func (h *thisHost) Holder(context.Context, string, facts.Dev) (*node.Holder, error) {
 	if h.runs == 0 || h.err != nil {
@@ -142,7 +155,7 @@ func TestStep(t *testing.T) {
 						defer end()
 						node := &thisHost{t: t}
 						d, step := node.at(path, writes)
-						gate := Gate{Cluster: c, Node: node}
+						gate := c.with(node)
 						p, err := gate.Enter(t.Context(), d, step)
 						if err != nil {
 							t.Fatal(err)
@@ -201,7 +214,7 @@ func stepForAContainer(t *testing.T, path string) {
 	d, step := node.at(path, false)
 	kubetest.Terminate(disk.pod)
 	api.Put(disk.pod)
-	p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+	p, err := c.with(node).Enter(t.Context(), d, step)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +226,7 @@ func stepForAContainer(t *testing.T, path string) {
 	kubetest.Terminate(disk.attached)
 	api.Put(disk.attached)
 	_, writing := node.at(path, true)
-	_, err = Gate{Cluster: c, Node: node}.Enter(t.Context(), d, writing)
+	_, err = c.with(node).Enter(t.Context(), d, writing)
 	expect(t, "a step that writes", err, "is being deleted")
 
 	_ = container.Process.Kill()
@@ -243,7 +256,7 @@ func TestStepAtOtherMountPoints(t *testing.T) {
 				defer end()
 				node := &thisHost{t: t, err: tc.blind}
 				d, step := node.at(tc.path, false)
-				p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+				p, err := c.with(node).Enter(t.Context(), d, step)
 				expect(t, "before", err, tc.want)
 				if err == nil {
 					p.Leave(nil)
@@ -274,7 +287,7 @@ func TestTriedWrite(t *testing.T) {
 					defer end()
 					node := &thisHost{t: t}
 					d, _ := node.at(podMountPoint, false)
-					gate := Gate{Cluster: c, Node: node}
+					gate := c.with(node)
 					if err := gate.Write(t.Context(), d.Case, d.Case.MountPoints[0], onDisk); err != nil {
 						t.Fatal(err)
 					}
@@ -296,7 +309,7 @@ func TestInspect(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		gate := Gate{Cluster: c, Node: node}
+		gate := c.with(node)
 		inspect := func(path, want string) {
 			t.Helper()
 			synctest.Wait()
@@ -346,7 +359,7 @@ func TestIdleNodeSendsFewRequests(t *testing.T) {
 		newDisk(api)
 		c, end := following(t, api)
 		defer end()
-		gate := Gate{Cluster: c, Node: &thisHost{t: t}}
+		gate := c.with(&thisHost{t: t})
 		count := func() int {
 			return api.Count("get persistentvolumes") + api.Count("get persistentvolumeclaims") + api.Count("get storageclasses")
 		}
@@ -373,7 +386,7 @@ func TestWants(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		gate := Gate{Cluster: c, Node: node}
+		gate := c.with(node)
 		wants := func(when, path string, want bool) {
 			t.Helper()
 			d, _ := node.at(path, false)
@@ -408,13 +421,13 @@ func TestStepAfterABoot(t *testing.T) {
 			node := &thisHost{t: t}
 			d, step := node.at(podMountPoint, false)
 			d.Case.BootID, d.Case.Record = "this", &healer.Record{BootID: boot}
-			p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+			p, err := c.with(node).Enter(t.Context(), d, step)
 			expect(t, boot, err, want)
 			if err == nil {
 				p.Leave(nil)
 			}
 			node.runs = os.Getpid()
-			if p, err = (Gate{Cluster: c, Node: node}).Enter(t.Context(), d, step); err != nil {
+			if p, err = c.with(node).Enter(t.Context(), d, step); err != nil {
 				t.Errorf("a container runs: %v", err)
 				continue
 			}
@@ -435,7 +448,7 @@ func TestWriteThroughAnotherPod(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		gate := Gate{Cluster: c, Node: node}
+		gate := c.with(node)
 		d, step := node.at(podMountPoint, false)
 		p, err := gate.Enter(t.Context(), d, step)
 		if err != nil {
@@ -461,7 +474,7 @@ func TestStepOfACallThatEnded(t *testing.T) {
 		defer end()
 		node := &thisHost{t: t}
 		d, step := node.at(podMountPoint, false)
-		p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+		p, err := c.with(node).Enter(t.Context(), d, step)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -194,7 +194,7 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 		defer end()
 		node := &thisHost{t: t, runs: os.Getpid()} // a container overrides no mode
 		d, step := node.at(podMountPoint, false)
-		gate := Gate{Cluster: c, Node: node}
+		gate := c.with(node)
 		p, err := gate.Enter(t.Context(), d, step)
 		if err != nil {
 			t.Fatal(err)
@@ -228,7 +228,7 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 				defer end()
 				node := &thisHost{t: t}
 				d, step := node.at(podMountPoint, false)
-				gate := Gate{Cluster: c, Node: node}
+				gate := c.with(node)
 				api.Set(func(a *kubetest.API) { a.Stalled = true })
 				disk.settings(keyMode, "off")
 				_, err := gate.Enter(t.Context(), d, step)
@@ -253,7 +253,7 @@ func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 		api.Put(disk.pod)
 		node := &thisHost{t: t}
 		d, step := node.at(podMountPoint, false)
-		_, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+		_, err := c.with(node).Enter(t.Context(), d, step)
 		expect(t, "a step", err, "mode check by Pod")
 	})
 }

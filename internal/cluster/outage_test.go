@@ -75,7 +75,7 @@ func TestContainerDuringAnOutage(t *testing.T) {
 				defer end()
 				c.cfg.DriverGrace = time.Hour
 				node := &thisHost{t: t, runs: os.Getpid()}
-				gate := Gate{Cluster: c, Node: node}
+				gate := c.with(node)
 				d, step := node.at(podMountPoint, false)
 				if tc.before != nil {
 					tc.before(disk)

@@ -143,7 +143,7 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 			return nil, nil
 		}
 	}
-	name := attachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, c.cfg.Node)
+	name := attachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, c.cfg.NodeName)
 	a, err := whole(ctx, c.reader, new(storagev1.VolumeAttachment), request{Group: storagev1.GroupName, Resource: "volumeattachments", Name: name})
 	switch {
 	case err != nil:
@@ -187,7 +187,7 @@ func (p *permit) wantsRestage(w view) error {
 	case p.step.MountPoint.Layout.Kind != layout.Staging:
 		return errors.New("the path is not where kubelet has volumes staged")
 	}
-	err := w.wanted(p.name, "", p.cluster.cfg.Node)
+	err := w.wanted(p.name, "", p.cluster.cfg.NodeName)
 	if errors.Is(err, errMayHaveEnded) && p.holder != nil && p.holder.Alive() == nil {
 		return nil
 	}

@@ -90,7 +90,7 @@ func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPo
 		q.unknown = q.unavailable // the pod's annotation is unknown too
 	}
 	if q.unknown == nil && v.node == nil {
-		q.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.Node)
+		q.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.NodeName)
 	}
 	if q.unknown != nil {
 		return v, unknown(q.unknown)
@@ -197,7 +197,7 @@ func (q *query) view(ctx context.Context, name volumeName, podUID string, allPod
 	var v view
 	var wg sync.WaitGroup
 	wg.Go(func() { q.readSettings(ctx) })
-	wg.Go(func() { v.node = read(ctx, q, nodeKind, "", q.c.cfg.Node) })
+	wg.Go(func() { v.node = read(ctx, q, nodeKind, "", q.c.cfg.NodeName) })
 	q.note(nil, q.c.pods.listed())
 	var own *corev1.Pod
 	known, found := q.c.pod(podUID)

@@ -46,10 +46,10 @@ func (c *Cluster) mayWrite(ctx context.Context, w view, name volumeName) error {
 	if err != nil {
 		return fmt.Errorf("cannot ask which node has the volume: %w", err)
 	}
-	if err := attachedHere(attachments, pv, c.cfg.Node); err != nil {
+	if err := attachedHere(attachments, pv, c.cfg.NodeName); err != nil {
 		return err
 	}
-	return attachedToOtherNode(attachments, pv, c.cfg.Node)
+	return attachedToOtherNode(attachments, pv, c.cfg.NodeName)
 }
 
 // writesWithoutAttachment returns true for a driver without attachments to whose
