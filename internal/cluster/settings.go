@@ -33,32 +33,25 @@ var settingKeys = []struct {
 	name string
 	read func(s *settings, text string) error
 }{
-	{keyMode, func(s *settings, text string) (err error) {
-		s.mode, err = parseMode(text)
-		return err
-	}},
-	{keyLoop, func(s *settings, text string) (err error) {
-		s.loop, err = parseLoop(text)
-		return err
-	}},
-	{keySelfRepair, func(s *settings, text string) (err error) {
-		s.selfRepair, err = parseSelfRepair(text)
-		return err
-	}},
-	{keyRestage, func(s *settings, text string) (err error) {
-		s.restage, err = parseRestage(text)
-		return err
-	}},
-	{keyWriteWithoutAttachment, func(s *settings, text string) error {
-		return yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
-	}},
-	{keyDriverDaemonSets, func(s *settings, text string) error {
-		return yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
-	}},
-	{keyDriverNamespaces, func(s *settings, text string) (err error) {
-		s.driverNamespaces, err = parseNamespaces(text)
-		return err
-	}},
+	{keyMode, func(s *settings, text string) error { return parse(&s.mode, text, parseMode) }},
+	{keyLoop, func(s *settings, text string) error { return parse(&s.loop, text, parseLoop) }},
+	{keySelfRepair, func(s *settings, text string) error { return parse(&s.selfRepair, text, parseSelfRepair) }},
+	{keyRestage, func(s *settings, text string) error { return parse(&s.restage, text, parseRestage) }},
+	{keyWriteWithoutAttachment, func(s *settings, text string) error { return parse(&s.writeWithoutAttachment, text, parseYAML) }},
+	{keyDriverDaemonSets, func(s *settings, text string) error { return parse(&s.daemonSets, text, parseYAML) }},
+	{keyDriverNamespaces, func(s *settings, text string) error { return parse(&s.driverNamespaces, text, parseNamespaces) }},
+}
+
+// parse sets one field to what a text says. With an error, too: some parsers then return
+// what is safe.
+func parse[T any](field *T, text string, parser func(string) (T, error)) (err error) {
+	*field, err = parser(text)
+	return err
+}
+
+func parseYAML[T any](text string) (t T, err error) {
+	err = yaml.UnmarshalStrict([]byte(text), &t)
+	return t, err
 }
 
 // settings hold for the whole cluster and change without a rollout.
@@ -116,7 +109,7 @@ func parseSettings(data map[string]string) settings {
 
 // parseNamespaces reads a list of names; an empty text is no list (nil).
 func parseNamespaces(text string) (names []string, err error) {
-	if err := yaml.UnmarshalStrict([]byte(text), &names); err != nil {
+	if names, err = parseYAML[[]string](text); err != nil {
 		return nil, err
 	}
 	for _, name := range names {
