@@ -27,13 +27,9 @@ func newCluster(cfg config, host *node.Node) (*cluster.Cluster, error) {
 	case cfg.nodeID == "":
 		return nil, errors.New("--node-id: is required in a cluster")
 	}
-	client, err := cluster.NewClient(cfg.cluster.kubeconfig, version)
-	if err != nil {
-		return nil, err
-	}
 	return cluster.New(cluster.Config{
-		Client: client, NodeName: cfg.nodeID, Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap,
-		Node: host, DriverGrace: cfg.cluster.driverGrace,
+		Kubeconfig: cfg.cluster.kubeconfig, Version: version, Node: host, NodeName: cfg.nodeID,
+		Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap, DriverGrace: cfg.cluster.driverGrace,
 	})
 }
 

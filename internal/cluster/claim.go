@@ -122,7 +122,7 @@ func refresh() time.Duration {
 func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsInternalError(err) }
 
 // claimAnnotation returns the value of one annotation of a claim.
-func (c *Client) claimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
+func (c *client) claimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
 	var now corev1.PersistentVolumeClaim
 	err := c.get(ctx, request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, &now)
 	switch {
@@ -137,7 +137,7 @@ func (c *Client) claimAnnotation(ctx context.Context, claim corev1.ObjectReferen
 }
 
 // annotateClaim sets one annotation of a claim and leaves the others alone.
-func (c *Client) annotateClaim(ctx context.Context, claim corev1.ObjectReference, key, value string) error {
+func (c *client) annotateClaim(ctx context.Context, claim corev1.ObjectReference, key, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         claim.UID, // so that another claim of that name is refused
 		"annotations": map[string]string{key: value},

@@ -27,15 +27,14 @@ const (
 	protobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// Client sends requests to the API for the few groups that this program needs.
+// client sends requests to the API for the few groups that this program needs.
 // The usual clientset knows every kind, which costs memory on every node.
-type Client struct {
+type client struct {
 	groups map[string]rest.Interface
 }
 
-// NewClient returns a Client that has not sent anything yet. kubeconfig is a file; empty:
-// the service account of our own pod. version goes into the user agent.
-func NewClient(kubeconfig, version string) (*Client, error) {
+// newClient returns a client that has not sent anything yet.
+func newClient(kubeconfig, version string) (*client, error) {
 	access, err := rest.InClusterConfig()
 	if kubeconfig != "" {
 		access, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -54,9 +53,9 @@ func NewClient(kubeconfig, version string) (*Client, error) {
 	return newClientFor(access, httpClient)
 }
 
-// newClientFor returns a Client over an HTTP client.
-func newClientFor(access *rest.Config, httpClient *http.Client) (*Client, error) {
-	c := &Client{groups: map[string]rest.Interface{}}
+// newClientFor returns a client over an HTTP client.
+func newClientFor(access *rest.Config, httpClient *http.Client) (*client, error) {
+	c := &client{groups: map[string]rest.Interface{}}
 	scheme := runtime.NewScheme()
 	var errs []error
 	for _, group := range []struct {
@@ -81,7 +80,7 @@ func newClientFor(access *rest.Config, httpClient *http.Client) (*Client, error)
 	return c, errors.Join(errs...)
 }
 
-func (c *Client) on(r request, verb *rest.Request) *rest.Request {
+func (c *client) on(r request, verb *rest.Request) *rest.Request {
 	verb = verb.NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource(r.Resource)
 	if r.Name != "" {
 		verb = verb.Name(r.Name)
@@ -90,7 +89,7 @@ func (c *Client) on(r request, verb *rest.Request) *rest.Request {
 }
 
 // get reads one object from the API itself.
-func (c *Client) get(ctx context.Context, r request, into runtime.Object) error {
+func (c *client) get(ctx context.Context, r request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r.Verb = "get"
@@ -98,7 +97,7 @@ func (c *Client) get(ctx context.Context, r request, into runtime.Object) error 
 }
 
 // patch changes an object and reads what became of it.
-func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, patch []byte, into runtime.Object) error {
+func (c *client) patch(ctx context.Context, r request, kind types.PatchType, patch []byte, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r.Verb = "patch"
@@ -106,7 +105,7 @@ func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, pat
 }
 
 // list reads one page of a list. The caller sets the deadline.
-func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
+func (c *client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
 	r.Verb = "list"
 	answer := c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
 	if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && o.Limit > 1 {

@@ -20,9 +20,13 @@ import (
 // concern its internals, are logged.
 const clientGoVerbosity = 5
 
-// Config configures a Cluster. Every field is required.
+// Config configures a Cluster. All fields but Kubeconfig are required.
 type Config struct {
-	Client *Client
+	// Kubeconfig is a file that says how to reach the API; empty: the service account of
+	// our own pod.
+	Kubeconfig string
+	// Version goes into the user agent.
+	Version string
 	// NodeName is this node's name in the API.
 	NodeName string
 	// Namespace and ConfigMap name the object with the cluster's settings.
@@ -43,6 +47,7 @@ type Config struct {
 // else is read by name. It is the healer.Gate of a cluster.
 type Cluster struct {
 	cfg    Config
+	client *client
 	reader *reader
 
 	pods, node, configMap *informer
@@ -58,26 +63,34 @@ type Cluster struct {
 
 // New returns a Cluster that knows nothing, and sends nothing, until Run.
 func New(cfg Config) (*Cluster, error) {
-	if cfg.Client == nil || cfg.NodeName == "" || cfg.Namespace == "" || cfg.ConfigMap == "" || cfg.Node == nil || cfg.DriverGrace < 0 {
-		return nil, errors.New("cluster: client, node, its name, namespace and config map are required, and the driver's grace must not be negative")
+	client, err := newClient(cfg.Kubeconfig, cfg.Version)
+	if err != nil {
+		return nil, err
+	}
+	return newCluster(cfg, client)
+}
+
+func newCluster(cfg Config, client *client) (*Cluster, error) {
+	if cfg.NodeName == "" || cfg.Namespace == "" || cfg.ConfigMap == "" || cfg.Node == nil || cfg.DriverGrace < 0 {
+		return nil, errors.New("cluster: the node, its name, namespace and config map are required, and the driver's grace must not be negative")
 	}
 	c := &Cluster{
-		cfg: cfg, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
+		cfg: cfg, client: client, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
 		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
 	}
-	c.reporter = newReporter(cfg.Client, cfg.NodeName, c)
+	c.reporter = newReporter(client, cfg.NodeName, c)
 	var errs [5]error
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
 	// A pod that has ended wants no volume, and may stay for ever.
 	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.pods, errs[0] = newInformer(cfg.Client, podKind, "", live, podIndexes())
-	c.node, errs[1] = newInformer(cfg.Client, nodeKind, "", named(cfg.NodeName), nil)
-	c.configMap, errs[2] = newInformer(cfg.Client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
+	c.pods, errs[0] = newInformer(client, podKind, "", live, podIndexes())
+	c.node, errs[1] = newInformer(client, nodeKind, "", named(cfg.NodeName), nil)
+	c.configMap, errs[2] = newInformer(client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	c.reader = newReader(cfg.Client, c.pods, c.node, c.configMap)
+	c.reader = newReader(client, c.pods, c.node, c.configMap)
 	_, errs[3] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			c.forgetClaims(o.(*corev1.Pod))

@@ -10,36 +10,41 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
-// configOf returns the configuration of the tests' clusters.
-func configOf(t *testing.T, api *kubetest.API) Config {
+// config is the configuration of the tests' clusters.
+func config(t *testing.T) Config {
+	return Config{NodeName: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings", Node: &thisHost{t: t}, DriverGrace: time.Minute}
+}
+
+// clusterOf returns a cluster that does not run yet.
+func clusterOf(t *testing.T, api *kubetest.API) *Cluster {
 	t.Helper()
 	client, err := newClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Client: client, NodeName: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings", Node: &thisHost{t: t}, DriverGrace: time.Minute}
+	c, err := newCluster(config(t), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // following runs a cluster in a bubble until all is known that its informers bring,
 // and returns a function that ends it.
 func following(t *testing.T, api *kubetest.API) (c *Cluster, end func()) {
 	t.Helper()
-	c, err := New(configOf(t, api))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = clusterOf(t, api)
 	end = kubetest.Run(t, c.Run)
 	c.waitForSync(t.Context()) // reflectors may wait for a moment before they ask
 	return c, end
 }
 
 func TestConfig(t *testing.T) {
-	good := configOf(t, kubetest.NewAPI())
-	if _, err := New(good); err != nil {
+	good := config(t)
+	if _, err := newCluster(good, &client{}); err != nil {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(*Config){
-		"no client":        func(c *Config) { c.Client = nil },
 		"no name":          func(c *Config) { c.NodeName = "" },
 		"no namespace":     func(c *Config) { c.Namespace = "" },
 		"no config map":    func(c *Config) { c.ConfigMap = "" },
@@ -48,7 +53,7 @@ func TestConfig(t *testing.T) {
 	} {
 		bad := good
 		spoil(&bad)
-		if _, err := New(bad); err == nil {
+		if _, err := newCluster(bad, &client{}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -62,10 +67,7 @@ func TestFirstCallsWait(t *testing.T) {
 				api := kubetest.NewAPI()
 				api.Put(kubetest.Node())
 				api.Break(fault)
-				c, err := New(configOf(t, api))
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := clusterOf(t, api)
 				go func() {
 					c.waitForSync(t.Context())
 					if err := c.pods.listed(); fault == nil && err != nil {

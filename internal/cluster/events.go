@@ -29,7 +29,7 @@ const (
 // newRecorder returns client-go's recorder of events, and a function that stops it.
 // It drops events when too many wait, and gives up on one after about two minutes
 // without an API.
-func newRecorder(ctx context.Context, client *Client, node string, pace flowcontrol.RateLimiter) (r record.EventRecorder, shutdown func()) {
+func newRecorder(ctx context.Context, client *client, node string, pace flowcontrol.RateLimiter) (r record.EventRecorder, shutdown func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	broadcaster := record.NewBroadcaster(
 		// No logger: the sink logs errors itself, without the whole event. No
@@ -53,7 +53,7 @@ func newRecorder(ctx context.Context, client *Client, node string, pace flowcont
 type sink struct {
 	// ctx ends with the recorder: record.EventSink's methods have none.
 	ctx    context.Context
-	client *Client
+	client *client
 	pace   flowcontrol.RateLimiter
 	// logged is the last error that was logged.
 	logged string

@@ -45,7 +45,7 @@ type noWatchList struct{}
 // IsWatchListSemanticsUnSupported implements what client-go asks of a client.
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
-func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
+func newInformer[T apiObject](c *client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
 	what := request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace}
 	strip := func(o any) {
 		if whole, ok := o.(T); ok {

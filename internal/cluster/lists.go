@@ -40,7 +40,7 @@ var errOtherSnapshot = errors.New("the pages of the list are of different resour
 // pages reads a list page by page and hands on each object, which the caller may keep
 // and change, and its resource version at the end. All pages are of one snapshot, so
 // that an object that moves between pages is not missed.
-func (c *Client) pages(ctx context.Context, what request, selector fields.Selector, perPage int64, take func(runtime.Object)) (snapshot string, err error) {
+func (c *client) pages(ctx context.Context, what request, selector fields.Selector, perPage int64, take func(runtime.Object)) (snapshot string, err error) {
 	for page := (metav1.ListOptions{Limit: perPage, FieldSelector: selector.String()}); ; {
 		list, err := c.list(ctx, what, page)
 		if errors.Is(err, errLargePage) {
@@ -81,7 +81,7 @@ func matches[T runtime.Object](ctx context.Context, c *Cluster, what request, ke
 		var err error
 		for range maxLists {
 			var found []T
-			_, err = c.cfg.Client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
+			_, err = c.client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
 				if t, ok := o.(T); ok && match(t) {
 					found = append(found, t)
 				}

@@ -66,11 +66,7 @@ func TestLoopByNode(t *testing.T) {
 
 // Before the settings were read, nothing heals by itself.
 func TestLoopBeforeTheSettings(t *testing.T) {
-	p, err := New(configOf(t, kubetest.NewAPI()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := p.Loop(LoopHeal); got != LoopObserve {
+	if got := clusterOf(t, kubetest.NewAPI()).Loop(LoopHeal); got != LoopObserve {
 		t.Errorf("%s", got)
 	}
 }

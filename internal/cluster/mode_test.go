@@ -55,10 +55,7 @@ func TestParseMode(t *testing.T) {
 func TestStrictestModeCounts(t *testing.T) {
 	words := []string{"", "off", "check", "heal", "bad"}
 	modes := map[string]mode{"": modeHeal, "off": modeOff, "check": modeCheck, "bad": modeCheck, "heal": modeHeal}
-	c, err := New(configOf(t, kubetest.NewAPI()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := clusterOf(t, kubetest.NewAPI())
 	names := []string{
 		"Node node-1, ", "StorageClass fast, ", "PersistentVolume pv-1, ", "PersistentVolumeClaim shop/claim-of-pv-1, ", "Pod shop/app, ",
 		"ConfigMap healer/settings",

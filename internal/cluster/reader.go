@@ -41,7 +41,7 @@ const (
 
 // reader reads objects by name and caches them.
 type reader struct {
-	client *Client
+	client *client
 	// watched has the informers by resource.
 	watched map[string]*informer
 	calls   singleflight.Group
@@ -64,7 +64,7 @@ type cached struct {
 	until time.Time
 }
 
-func newReader(c *Client, watched ...*informer) *reader {
+func newReader(c *client, watched ...*informer) *reader {
 	r := &reader{
 		client: c, watched: map[string]*informer{}, objects: map[string]cached{},
 		podGets: semaphore.NewWeighted(maxPodReads), gets: semaphore.NewWeighted(maxParallelReads), lists: semaphore.NewWeighted(1),

@@ -36,7 +36,7 @@ const (
 // reporter reports volumes to their users in the cluster: what callers of the server were
 // told, and nothing else.
 type reporter struct {
-	client *Client
+	client *client
 	// node is this node's name.
 	node    string
 	cluster objects
@@ -79,7 +79,7 @@ type check struct {
 }
 
 // newReporter returns a reporter that sends nothing before run.
-func newReporter(client *Client, node string, cluster objects) *reporter {
+func newReporter(client *client, node string, cluster objects) *reporter {
 	r := &reporter{
 		client: client, node: node, cluster: cluster,
 		pace:  flowcontrol.NewTokenBucketRateLimiter(requestQPS, requestBurst),

@@ -27,7 +27,7 @@ import (
 )
 
 // API is a Kubernetes API for what a real one cannot be made to do. It has objects
-// of the kinds that a kube.Cluster reads, lists them, also in pages, and serves
+// of the kinds that a cluster.Cluster reads, lists them, also in pages, and serves
 // watches from any resource version. It ignores field selectors: every pod is on the
 // node.
 type API struct {
