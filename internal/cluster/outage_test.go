@@ -110,3 +110,29 @@ func TestContainerDuringAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// TestContainerDuringADenial: a denial is an answer, so what was known before does not
+// count, and a running container does not replace it.
+func TestContainerDuringADenial(t *testing.T) {
+	for _, resource := range []string{"pods", "nodes", "configmaps", "persistentvolumes", "persistentvolumeclaims"} {
+		t.Run(resource, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				newDisk(api)
+				c, end := following(t, api)
+				defer end()
+				node := &thisHost{t: t, runs: os.Getpid()}
+				gate := c.with(node)
+				d, step := node.at(podMountPoint, false)
+				p, err := gate.Enter(t.Context(), d, step)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Leave(nil)
+				api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule")), "get", resource)
+				_, err = gate.Enter(t.Context(), d, step)
+				expect(t, "a step", err, resource)
+			})
+		})
+	}
+}

@@ -119,6 +119,36 @@ var mutations = []mutation{
 		tests: integration, run: "TestNoLongerWanted|TestUnwantedWhileReplacing",
 	},
 	{
+		name: "gate: an API that does not answer is consent", file: "internal/cluster/wanted.go",
+		from: "if w.unavailable != nil {", to: "if w.unavailable != nil && false {",
+		tests: "internal/cluster", run: "TestContainerDuringAnOutage|TestStep",
+	},
+	{
+		name: "gate: a step goes by what is remembered", file: "internal/cluster/view.go",
+		from: "q := &query{c: c, live: true}", to: "q := &query{c: c, live: false}",
+		tests: "internal/cluster", run: "TestInformerThatLags|TestKillSwitchThatTheInformerMissed",
+	},
+	{
+		name: "gate: a denial of the API is an outage", file: "internal/cluster/view.go",
+		from: "case known && isUnavailable(err):", to: "case known:",
+		tests: "internal/cluster", run: "TestContainerDuringADenial",
+	},
+	{
+		name: "gate: during an outage an older mode counts", file: "internal/cluster/reader.go",
+		from: "if err == nil && order > 0 {", to: "if err == nil && order > 0 && false {",
+		tests: "internal/cluster", run: "TestContainerDuringAnOutage",
+	},
+	{
+		name: "gate: an informer that lags undoes a kill switch", file: "internal/cluster/settings.go",
+		from: "if err == nil && order <= 0 {", to: "if err == nil && order <= 0 && false {",
+		tests: "internal/cluster", run: "TestKillSwitchIsNotForgotten",
+	},
+	{
+		name: "gate: the cluster is not asked again before a mount becomes writable", file: "internal/cluster/gate.go",
+		from: "switch notAllowed, notWanted := p.ask(ctx); {", to: "switch notAllowed, notWanted := error(nil), error(nil); {",
+		tests: "internal/cluster", run: "TestStep",
+	},
+	{
 		name: "locks: two heals on one filesystem", file: "internal/engine/admit.go",
 		from: "if err := lock.add(superblockKey(s.Source.String())); err != nil {", to: "if err := error(nil); err != nil {",
 		tests: "internal/engine", run: "TestSuperblockIsHealedForOneVolumeAtATime|TestOneOfThemIsBusy",
