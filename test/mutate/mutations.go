@@ -129,7 +129,7 @@ var mutations = []mutation{
 		tests: "internal/cluster", run: "TestInformerThatLags|TestKillSwitchThatTheInformerMissed",
 	},
 	{
-		name: "gate: a denial of the API is an outage", file: "internal/cluster/view.go",
+		name: "gate: a denial of the API is an outage", file: "internal/cluster/query.go",
 		from: "case known && isUnavailable(err):", to: "case known:",
 		tests: "internal/cluster", run: "TestContainerDuringADenial",
 	},
