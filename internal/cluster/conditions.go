@@ -17,7 +17,7 @@ type mountPointConditions struct {
 	// pod is empty for conditions of the whole volume, or of its staging mount point:
 	// every check sees those.
 	pod     string
-	reasons string
+	reasons []string
 }
 
 // volumeConditions are the conditions of a volume, by mount point. A check need not
@@ -39,26 +39,21 @@ func (c volumeConditions) after(r healer.Report, podHere func(uid string) bool) 
 }
 
 func conditionsOf(d healer.Diagnosis) volumeConditions {
-	found := map[string]map[string]bool{}
+	now := volumeConditions{}
+	names, pods := mountPointNames(d.Case)
 	add := func(name, reason string) {
-		if found[name] == nil && len(found) >= maxConditions {
+		if _, known := now[name]; !known && len(now) >= maxConditions {
 			name = ""
 		}
-		if found[name] == nil {
-			found[name] = map[string]bool{}
+		if m := now[name]; !slices.Contains(m.reasons, reason) {
+			now[name] = mountPointConditions{pods[name], append(m.reasons, reason)}
 		}
-		found[name][reason] = true
 	}
-	names, pods := mountPointNames(d.Case)
 	for _, c := range d.Conditions {
 		add(nameOf(names, c.MountPoint), string(c.Reason))
 	}
 	for _, f := range d.Failures {
 		add("", "not examined by "+f.Provider)
-	}
-	now := volumeConditions{}
-	for name, reasons := range found {
-		now[name] = mountPointConditions{pods[name], strings.Join(slices.Sorted(maps.Keys(reasons)), ",")}
 	}
 	return now
 }
@@ -90,13 +85,12 @@ func containersOf(pod string) string { return "in the containers of " + pod }
 
 // reasons returns all reasons, wherever they are.
 func (c volumeConditions) reasons() string {
-	all := map[string]bool{}
+	var all []string
 	for _, m := range c {
-		for reason := range strings.SplitSeq(m.reasons, ",") {
-			all[reason] = true
-		}
+		all = append(all, m.reasons...)
 	}
-	return strings.Join(slices.Sorted(maps.Keys(all)), ",")
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ",")
 }
 
 // podsOf returns the UIDs of the pods whose mount points a report has.
