@@ -26,7 +26,7 @@ func (n *Node) Holder(ctx context.Context, podUID string, dev facts.Dev) (*Holde
 	if podUID == "" || dev.Zero() {
 		return nil, nil //nolint:nilnil // no pod, no holder; documented
 	}
-	walk, err := n.walkContainers(ctx)
+	walk, err := n.processes(ctx, containerWalk)
 	if err != nil {
 		return nil, err
 	}

@@ -30,10 +30,14 @@ type Containers struct {
 // filesystem. A mount at one of kubelet's own paths is no container's mount, but a copy
 // of the host's.
 func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (found Containers, err error) {
-	walk, err := n.walkContainers(ctx)
+	walk, err := n.processes(ctx, containerWalk)
 	if err != nil {
 		return found, err
 	}
+	return n.mountsAmong(ctx, walk, pods, q)
+}
+
+func (n *Node) mountsAmong(ctx context.Context, walk ops.ProcessesAnswer, pods []string, q facts.Filter) (found Containers, err error) {
 	if walk.Cut {
 		found.Unverified = append(found.Unverified, facts.Unverified{Why: facts.WhyScanCut})
 	}
@@ -55,6 +59,24 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) 
 		}
 	}
 	return found, n.addMounts(ctx, of, q, &found)
+}
+
+// Running returns the running containers of pods, but for those that only keep a pod's
+// namespaces, and one without a name if not all processes could be read.
+func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Container, err error) {
+	walk, err := n.processes(ctx, containerWalk)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range walk.Containers {
+		if slices.Contains(pods, c.PodUID) && !c.Pause {
+			found = append(found, c)
+		}
+	}
+	if walk.Cut {
+		found = append(found, facts.Container{})
+	}
+	return found, nil
 }
 
 // addMounts adds the mounts of containers that are wanted.

@@ -2,10 +2,13 @@ package node
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -15,15 +18,29 @@ import (
 func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	known := ops.ContainersAnswer{Containers: []facts.Container{{Workload: facts.Workload{PodUID: podUID}, Foreign: true}}}
-	n.containers.last, n.containers.began = known, time.Now().Add(time.Hour) // one that began after it was asked for
-	found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume)
-	if err != nil || len(found.Unverified) != 1 {
-		t.Errorf("who waited for a walk did not share it: %+v, %v", found, err)
+	made := 0
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	next := func() <-chan singleflight.Result {
+		return n.nextWalk(t.Context(), containerWalk, func(context.Context, storage) (ops.ProcessesAnswer, error) {
+			begun <- struct{}{}
+			<-goOn
+			made++
+			return ops.ProcessesAnswer{Unread: made}, nil
+		})
 	}
-	n.containers.began = time.Now()
-	if found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume); err != nil || len(found.Unverified) != 0 {
-		t.Errorf("an old walk was believed: %+v, %v", found, err)
+	first := next()
+	<-begun
+	meanwhile := []<-chan singleflight.Result{next(), next(), next()}
+	goOn <- struct{}{}
+	<-begun
+	later := next()
+	close(goOn)
+	<-begun
+	for i, walk := range append([]<-chan singleflight.Result{first, later}, meanwhile...) {
+		want := []int{1, 3, 2, 2, 2}[i]
+		if got := <-walk; got.Err != nil || got.Val.(ops.ProcessesAnswer).Unread != want {
+			t.Errorf("caller %d got walk %+v, want %d", i, got, want)
+		}
 	}
 }
 
@@ -31,7 +48,7 @@ func TestInContainers(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	in := func(pod, id string) facts.Workload { return facts.Workload{PodUID: pod, ContainerID: id} }
-	n.containers.last = ops.ContainersAnswer{Cut: true, Containers: []facts.Container{
+	walk := ops.ProcessesAnswer{Cut: true, Containers: []facts.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
 		{Workload: in("other", "b"), Foreign: true},
@@ -46,8 +63,7 @@ func TestInContainers(t *testing.T) {
 		"of no pods":   {[]string{}, []facts.Unverified{{Why: facts.WhyScanCut}}},
 		"of some pods": {[]string{"third"}, []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
-		n.containers.began = time.Now().Add(time.Hour)
-		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)
+		found, err := n.mountsAmong(t.Context(), walk, tc.pods, ofVolume)
 		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
@@ -58,13 +74,22 @@ func TestInContainers(t *testing.T) {
 func TestWalkOfACallerWhoLeft(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	gone, leave := context.WithCancel(context.Background())
+	ctx := t.Context()
+	gone, leave := context.WithCancel(ctx)
 	leave()
-	if _, err := n.InContainers(gone, nil, ofVolume); err == nil {
-		t.Error("no error")
+	var stays <-chan singleflight.Result
+	done(t, n.probes.serialize(ctx, containerWalk, func() error {
+		if _, err := n.InContainers(gone, nil, ofVolume); !errors.Is(err, context.Canceled) {
+			t.Errorf("who left got %v", err)
+		}
+		stays = n.nextWalk(ctx, containerWalk, n.walk)
+		return nil
+	}))
+	if walk := <-stays; walk.Err != nil {
+		t.Error(walk.Err)
 	}
-	if !n.containers.began.IsZero() || n.containers.err != nil {
-		t.Errorf("it was kept: %+v", n.containers.err)
+	if s := n.cfg.Pool.Stats(); s.Started != 1 {
+		t.Errorf("%d walks", s.Started)
 	}
 }
 

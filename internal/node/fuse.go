@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,7 +14,7 @@ import (
 
 // FUSEDaemons finds who serves a superblock. It touches no volume.
 func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
-	walk, err := n.walkDaemons(ctx)
+	walk, err := n.processes(ctx, daemonWalk)
 	if err != nil {
 		return facts.FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
 	}
@@ -30,18 +29,6 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemon
 		}
 	}
 	return found, nil
-}
-
-// walkDaemons finds the daemons of all connections.
-func (n *Node) walkDaemons(ctx context.Context) (ops.FUSEDaemonsAnswer, error) {
-	last, err := n.daemons.all(ctx, n, daemonWalk, func() (ops.FUSEDaemonsAnswer, error) {
-		q := ops.FUSEDaemonsQuery{Known: n.daemons.last.Known, Budget: n.cfg.ProbeTimeout / 2}
-		return worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.FUSEDaemons, q)
-	})
-	if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
-		err = nil
-	}
-	return last, err
 }
 
 // maxWaiting is in bytes: more than any number has.

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"golang.org/x/sync/singleflight"
+
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -48,11 +49,12 @@ type Node struct {
 	rdevs cache[storage, facts.Dev]
 	// devices are those that stay as they are for as long as the disk is the same: its
 	// sequence number tells.
-	devices    cache[facts.Dev, facts.BlockDevice]
-	containers walks[ops.ContainersAnswer]
-	daemons    walks[ops.FUSEDaemonsAnswer]
-	booted     time.Time
-	moved      []movedRoot
+	devices cache[facts.Dev, facts.BlockDevice]
+	// walks are those over all processes, by kind. Only a daemonWalk uses knownDaemons.
+	walks        singleflight.Group
+	knownDaemons []facts.FUSEDaemon
+	booted       time.Time
+	moved        []movedRoot
 }
 
 // New checks cfg.

@@ -11,15 +11,14 @@ type storage struct {
 
 // The storages that are the kernel's own.
 var (
-	// namespaces are the mount namespaces of containers, and who runs in them.
+	// namespaces are the mount namespaces of containers.
 	namespaces = storage{root: "/proc/*/ns/mnt"}
-	// containerWalk is the walk over all processes that finds the containers.
+	// containerWalk and daemonWalk are the walks over all processes that find containers and
+	// FUSE daemons, abortWalk the one that finds all mounts of one connection.
 	containerWalk = storage{root: "/proc/*/cgroup"}
-	// daemonWalk and abortWalk are the walks that find FUSE daemons, and all mounts of one
-	// connection.
-	daemonWalk = storage{root: "/proc/*/fdinfo"}
-	abortWalk  = storage{root: "/proc/*/mountinfo"}
-	fusectl    = storage{root: "/sys/fs/fuse/connections"}
+	daemonWalk    = storage{root: "/proc/*/fdinfo"}
+	abortWalk     = storage{root: "/proc/*/mountinfo"}
+	fusectl       = storage{root: "/sys/fs/fuse/connections"}
 )
 
 func storageOf(m facts.Mount) storage {

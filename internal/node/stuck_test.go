@@ -194,3 +194,13 @@ func TestNoWalkBesideOneThatCannotBeEnded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Files that a tenant's process has open do not keep anybody from finding containers.
+func TestContainersAreFoundBesideAWalkOverOpenFiles(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	done(t, n.probes.serialize(t.Context(), daemonWalk, func() error {
+		_, err := n.InContainers(t.Context(), nil, ofVolume)
+		return err
+	}))
+}

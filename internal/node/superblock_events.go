@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
@@ -229,10 +230,14 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []facts.Mount) (w
 // daemons returns the daemons of these connections. When the walk over the processes fails,
 // is cut short or cannot examine a process, those that are followed already go on to be.
 func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]facts.Dev) (daemons []source, err error) {
-	walk, err := e.node.walkDaemons(ctx)
+	walk, err := e.node.processes(ctx, daemonWalk)
 	if err != nil {
 		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
 	}
+	return e.daemonsAmong(walk, byConnection), nil
+}
+
+func (e *SuperblockEvents) daemonsAmong(walk ops.ProcessesAnswer, byConnection map[uint64]facts.Dev) (daemons []source) {
 	for _, d := range walk.Daemons {
 		if dev, ours := byConnection[d.Connection]; ours {
 			daemons = append(daemons, source{dev: dev, pid: d.PID, started: d.Started})
@@ -245,7 +250,7 @@ func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]
 			}
 		}
 	}
-	return daemons[:min(len(daemons), maxFollowed)], nil
+	return daemons[:min(len(daemons), maxFollowed)]
 }
 
 func (e *SuperblockEvents) followedDaemons(wanted map[uint64]facts.Dev) (daemons []source) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,31 +134,25 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 	n, _ := newNode(t)
 	e, err := n.SuperblockEvents(t.Context())
 	done(t, err)
-	daemon, pid := sleeper(t)
+	_, pid := sleeper(t)
 	_, newPID := sleeper(t)
 	served := facts.Dev{Minor: 77}
 	e.mu.Lock()
 	e.add(source{dev: served, pid: pid})
 	e.mu.Unlock()
-	n.daemons.began = time.Now().Add(time.Hour) // no walk is made
 	for _, tc := range []struct {
-		walk ops.FUSEDaemonsAnswer
+		walk ops.ProcessesAnswer
 		want int
 	}{
-		{ops.FUSEDaemonsAnswer{Cut: true}, 1},
-		{ops.FUSEDaemonsAnswer{Unread: 1, Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
-		{ops.FUSEDaemonsAnswer{Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
+		{ops.ProcessesAnswer{Cut: true}, 1},
+		{ops.ProcessesAnswer{Unread: 1, Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
+		{ops.ProcessesAnswer{Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
 	} {
-		n.daemons.last = tc.walk
-		done(t, e.Follow(t.Context(), []facts.Mount{{Dev: served, FSType: "fuse.x"}}))
-		e.mu.Lock()
-		if len(e.followed) != tc.want {
-			t.Errorf("%+v: followed: %v", tc.walk, e.followed)
+		wanted := e.daemonsAmong(tc.walk, map[uint64]facts.Dev{served.FUSEConnection(): served})
+		if len(wanted) != tc.want || !slices.Contains(wanted, source{dev: served, pid: pid}) {
+			t.Errorf("%+v: to follow: %v", tc.walk, wanted)
 		}
-		e.mu.Unlock()
 	}
-	_ = daemon.Process.Kill()
-	told(t, e, SuperblockEvent{Dev: served})
 }
 
 // An ext4 that is unmounted and mounted again, as in a restage, is followed on.

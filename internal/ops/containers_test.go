@@ -64,7 +64,8 @@ func containersAmong(t *testing.T, processes ...recorded) []facts.Container {
 	must(t, err)
 	defer unix.Close(proc)
 	o := &owners{known: map[uint64]bool{home: true, one: true, two: true, foreign: false, strange: false}}
-	a, err := o.containers(procfs(proc), time.Minute)
+	s := &scan{proc: procfs(proc), end: time.Now().Add(time.Minute)}
+	a, err := s.processes(o, ProcessesQuery{})
 	must(t, err)
 	return a.Containers
 }
@@ -121,25 +122,5 @@ func TestStartOfAContainer(t *testing.T) {
 	all := containersAmong(t, recorded{pid: 10, cgroup: inA, namespace: foreign, started: 250}, recorded{pid: 11, cgroup: inA, namespace: foreign, started: 900})
 	if len(all) != 1 || all[0].Started != 2500*time.Millisecond {
 		t.Errorf("%+v", all)
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
-	for stat, want := range map[string]string{
-		"7 (sh)" + rest:            "sh 4711",
-		"7 (a) R 1 (b)" + rest:     "a) R 1 (b 4711",
-		"7 (a\nb)" + rest + "\n":   "a\nb 4711",
-		"7 ()" + rest:              " 4711",
-		"7 (sh) S 1 2 3":           "",
-		"7 sh S 1":                 "",
-		"":                         "",
-		"7 )sh(" + rest:            "",
-		"7 (sh) S" + "9 x y z ) (": "",
-	} {
-		name, started, ok := parseStat([]byte(stat))
-		if got := fmt.Sprint(name, " ", started); ok != (want != "") || ok && got != want {
-			t.Errorf("%q: %q, %v", stat, got, ok)
-		}
 	}
 }

@@ -159,7 +159,7 @@ func TestFUSEDaemonsWithoutFirstThread(t *testing.T) {
 		defer file.Close()
 		withoutFirstThread(t, 0, "/", file)
 	}
-	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute})
+	a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute})
 	must(t, err)
 	if a.Untold != 0 || a.Unread != 0 || a.Cut {
 		t.Errorf("%+v", a)
@@ -168,7 +168,7 @@ func TestFUSEDaemonsWithoutFirstThread(t *testing.T) {
 		t.Errorf("daemons %+v", found)
 	}
 	f.kill()
-	if a, err = fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute}); err != nil || a.Untold != 0 || a.Unread != 0 || len(f.daemons(t)) != 0 {
+	if a, err = processes(ProcessesQuery{Daemons: true, Budget: time.Minute}); err != nil || a.Untold != 0 || a.Unread != 0 || len(f.daemons(t)) != 0 {
 		t.Errorf("it has no daemon: %+v, %v", a, err)
 	}
 }
@@ -199,11 +199,28 @@ func TestFUSEDaemonWhoseFirstThreadEnded(t *testing.T) {
 	t.Errorf("it is stopped: %+v", found)
 }
 
+// Who ends his first thread comes no earlier in the walk than his open files let him.
+func TestFewestFirstWithoutFirstThread(t *testing.T) {
+	var st unix.Stat_t
+	must(t, unix.Stat("/proc/thread-self/fd", &st))
+	if st.Size == 0 {
+		t.Skip("this kernel does not tell how many descriptors a process has")
+	}
+	proc, err := openProcfs()
+	must(t, err)
+	defer proc.close()
+	pid, ended := withoutFirstThread(t, 0, "/", nil), 1<<22+1
+	s := &scan{proc: proc, end: time.Now().Add(time.Minute)}
+	if sorted := s.fewestFirst([]int{pid, ended}); !slices.Equal(sorted, []int{ended, pid}) {
+		t.Errorf("%v, want %d last", sorted, pid)
+	}
+}
+
 // A connection of another mount namespace is nobody's business, however many there are.
 func TestFUSEDaemonsOfTheHostOnly(t *testing.T) {
 	f := newSilentFUSE(t)
 	must(t, unix.Unmount(f.path, unix.MNT_DETACH))
-	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute, Known: []facts.FUSEDaemon{{Connection: f.connection(), PID: 1 << 22}}})
+	a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute, Known: []facts.FUSEDaemon{{Connection: f.connection(), PID: 1 << 22}}})
 	must(t, err)
 	of := func(d facts.FUSEDaemon) bool { return d.Connection == f.connection() }
 	if slices.ContainsFunc(a.Daemons, of) || slices.ContainsFunc(a.Known, of) {
@@ -235,7 +252,7 @@ func TestUnreadProcesses(t *testing.T) {
 		"of another service":        {in(9, seconds, "system.slice/other.service"), 0, 0},
 		"nobody knows where":        {facts.FUSEDaemon{PID: 9}, 1, 1},
 	} {
-		of := unreadOf([]facts.FUSEDaemon{tc.unread}, []facts.FUSEDaemon{known, known, service})
+		of := unreadOf([]process{{FUSEDaemon: tc.unread}}, []facts.FUSEDaemon{known, known, service})
 		if of[42] != tc.of || of[43] != tc.and {
 			t.Errorf("%s: %v", name, of)
 		}
@@ -287,20 +304,24 @@ func TestContainerWithAnUnplacedProcess(t *testing.T) {
 	proc, root := recordedProcess(t)
 	write := func(name, text string) { must(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o600)) }
 	write("10/stat", "10 (app) Z "+strings.Repeat("0 ", 18)+"250 0 0\n")
+	write("10/task/11/stat", "11 (other) S "+strings.Repeat("0 ", 18)+"300 0 0\n")
 	write("10/task/11/cgroup", "0::"+inA+"\n")
 	must(t, os.MkdirAll(filepath.Join(root, "thread-self/ns"), 0o700))
 	must(t, os.Symlink(fmt.Sprintf("mnt:[%d]", home), filepath.Join(root, "thread-self/ns/mnt")))
 	link := filepath.Join(root, "10/task/11/ns/mnt")
 	must(t, os.WriteFile(link, nil, 0o600)) // which no one can read as a link
-	o := &owners{known: map[uint64]bool{home: true, one: true}}
-	a, err := o.containers(proc, time.Minute)
+	walk := func() (ProcessesAnswer, error) {
+		s := &scan{proc: proc, end: time.Now().Add(time.Minute)}
+		return s.processes(&owners{known: map[uint64]bool{home: true, one: true}}, ProcessesQuery{})
+	}
+	a, err := walk()
 	must(t, err)
 	if len(a.Containers) != 1 || !a.Containers[0].Unplaced || a.Containers[0].PID != 0 || a.Containers[0].PodUID != podUID || a.Cut {
 		t.Fatalf("%+v", a)
 	}
 	must(t, os.Remove(link))
 	must(t, os.Symlink(fmt.Sprintf("mnt:[%d]", one), link))
-	a, err = o.containers(proc, time.Minute)
+	a, err = walk()
 	must(t, err)
 	if len(a.Containers) != 1 || a.Containers[0].Unplaced || a.Containers[0].PID != 10 || a.Containers[0].Namespace != one || a.Containers[0].Started != 2500*time.Millisecond {
 		t.Errorf("placed: %+v", a)

@@ -126,11 +126,8 @@ func TestWalksBesideAHungVolume(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(tablesOf(namespaces), func(m facts.Mount) bool { return m.Path == path }) {
 		t.Errorf("mounts %+v, %v", tablesOf(namespaces), err)
 	}
-	if a, err := containers(ContainersQuery{Budget: time.Minute}); err != nil || a.Cut {
-		t.Errorf("containers: cut: %v, %v", a.Cut, err)
-	}
-	if a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute}); err != nil || a.Cut {
-		t.Errorf("daemons: cut: %v, %v", a.Cut, err)
+	if a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute}); err != nil || a.Cut {
+		t.Errorf("processes: cut: %v, %v", a.Cut, err)
 	}
 	if n := d.requests.Load() - before; n != 0 {
 		t.Errorf("the daemon got %d requests", n)

@@ -18,50 +18,12 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// FUSEDaemonsQuery asks which processes serve the FUSE connections that are mounted in the
-// host's mount namespace. Whoever has a user namespace may make any number of others.
-type FUSEDaemonsQuery struct {
-	// Known is that of the last answer.
-	Known []facts.FUSEDaemon
-	// Budget bounds the walk over all processes.
-	Budget time.Duration
-}
-
-// FUSEDaemonsAnswer lists the processes that have the device of such a connection open.
-type FUSEDaemonsAnswer struct {
-	Daemons []facts.FUSEDaemon
-	// Known are the same, and those that were known of a connection that has none any more
-	// and is still mounted.
-	Known []facts.FUSEDaemon
-	// Untold counts open FUSE devices where the kernel does not say which connection they
-	// are of (below about Linux 6.16).
-	Untold int
-	// Unread counts processes whose open files could not all be read; UnreadOf, for each
-	// connection with a process among Known, those of them that may be its daemon: the same
-	// process, or one of the same pod or cgroup.
-	Unread   int
-	UnreadOf map[uint64]int
-	// Cut is true when there may be more: the budget or the limit was reached.
-	Cut bool
-}
-
 // daemonsLimit bounds the daemons that are named.
 const daemonsLimit = 1024
 
-func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
-	proc, err := openProcfs()
-	if err != nil {
-		return a, err
-	}
-	defer proc.close()
-	s := newScan(proc)
-	s.end = time.Now().Add(q.Budget)
+func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer, err error) {
 	mounted := map[uint64]bool{}
 	if err := (thread{}).visit(func(m facts.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
-		return a, err
-	}
-	pids, err := s.whoRuns()
-	if err != nil {
 		return a, err
 	}
 	pids = s.fewestFirst(pids)
@@ -80,21 +42,15 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 			}
 		}
 	})
-	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(proc)) {
+	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(s.proc)) {
 		a.Untold = 0 // devices that are not of a connection
 	}
-	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k facts.FUSEDaemon) bool {
+	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(known, func(k facts.FUSEDaemon) bool {
 		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d facts.FUSEDaemon) bool { return d.Connection == k.Connection })
 	})...)
-	s.end = s.end.Add(patience) // what was not read is named nevertheless
+	s.end = s.end.Add(patience) // what was not read is described nevertheless
 	s.cut = false
-	var unread []facts.FUSEDaemon
-	each(s, slices.DeleteFunc(pids, func(pid int) bool { return read[pid] }), s.daemonOf, func(_ int, d facts.FUSEDaemon, _ bool) {
-		if d.PID != 0 {
-			unread = append(unread, d)
-		}
-	})
-	a.Cut = a.Cut || s.cut
+	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
 	return a, nil
 }
@@ -104,48 +60,14 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 func (s *scan) fewestFirst(pids []int) []int {
 	descriptors := make(map[int]int64, len(pids))
 	each(s, pids, func(pid int) (st unix.Stat_t) {
-		_ = unix.Fstatat(int(s.proc), strconv.Itoa(pid)+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // it has ended
+		if dir, err := s.proc.livingThread(strconv.Itoa(pid)); err == nil {
+			_ = unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // it has ended
+		}
 		return st
 	}, func(pid int, st unix.Stat_t, _ bool) { descriptors[pid] = st.Size })
-	slices.SortStableFunc(pids, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
-	return pids
-}
-
-// daemonOf describes a process; the result is zero for one that has ended.
-func (s *scan) daemonOf(pid int) (d facts.FUSEDaemon) {
-	read := func(dir string) (err error) {
-		d, err = s.daemonIn(pid, dir)
-		return err
-	}
-	err := s.proc.inThread(pid, read)
-	if errors.Is(err, errUnplaced) {
-		err = read(strconv.Itoa(pid)) // as good as it can be told
-	}
-	if err != nil && gone(err) {
-		return facts.FUSEDaemon{}
-	}
-	d.PID = pid
-	return d
-}
-
-// daemonIn describes a process through the directory of one of its threads, of which the
-// state is. The name and the start of the process are those of the first thread.
-func (s *scan) daemonIn(pid int, dir string) (d facts.FUSEDaemon, err error) {
-	of, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
-	if err != nil {
-		return d, err
-	}
-	now, err := s.proc.read(dir+"/stat", 4<<10)
-	if err != nil {
-		return d, err
-	}
-	name, started, ok := parseStat(of)
-	if _, _, alike := parseStat(now); !ok || !alike {
-		return d, errors.New("a stat file without fields")
-	}
-	state := now[bytes.LastIndexByte(now, ')')+2] // parseStat found fields behind it
-	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
-	return facts.FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Workload: WorkloadIn(string(cgroup))}, err
+	sorted := slices.Clone(pids) // what was left behind above may still read the other one
+	slices.SortStableFunc(sorted, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
+	return sorted
 }
 
 // connections are the FUSE connections whose devices a process has open.
@@ -192,7 +114,7 @@ func (s *scan) connectionsOf(pid int) (found connections) {
 	if len(found.told) == 0 {
 		return found
 	}
-	if found.by = s.daemonOf(pid); found.by.PID == 0 { // it has ended since
+	if found.by = s.processOf(pid).FUSEDaemon; found.by.PID == 0 { // it has ended since
 		return connections{}
 	}
 	return found
@@ -262,7 +184,7 @@ func namesConnections(proc procfs) bool {
 
 // unreadOf counts, for each connection of known daemons, the processes that may be one of
 // them or have got its descriptor from it.
-func unreadOf(unread, known []facts.FUSEDaemon) map[uint64]int {
+func unreadOf(unread []process, known []facts.FUSEDaemon) map[uint64]int {
 	of := map[uint64]map[int]bool{}
 	for _, k := range known {
 		if of[k.Connection] == nil {
@@ -280,10 +202,4 @@ func unreadOf(unread, known []facts.FUSEDaemon) map[uint64]int {
 		counts[connection] = len(pids)
 	}
 	return counts
-}
-
-// sinceBoot converts a start time of proc_pid_stat(5).
-func sinceBoot(ticks uint64) time.Duration {
-	const tick = time.Second / 100 // USER_HZ
-	return time.Duration(ticks) * tick
 }

@@ -67,7 +67,7 @@ func (f silentFUSE) connection() uint64 { return uint64(f.mount.Dev.Minor) }
 // daemons returns who serves the mount.
 func (f silentFUSE) daemons(t *testing.T) (found []facts.FUSEDaemon) {
 	t.Helper()
-	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute})
+	a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute})
 	must(t, err)
 	if a.Cut {
 		t.Error("the answer is cut")

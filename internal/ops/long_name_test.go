@@ -31,7 +31,7 @@ func TestFUSEDaemonsBesideALongPath(t *testing.T) {
 	file := os.NewFile(uintptr(fd), filepath.Join(top, "long"))
 	withoutFirstThread(t, 0, "/", file)
 	must(t, file.Close())
-	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute})
+	a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute})
 	must(t, err)
 	if a.Unread != 0 || a.Cut {
 		t.Errorf("%d processes are unread, cut: %v", a.Unread, a.Cut)

@@ -218,27 +218,3 @@ func related(table []facts.Mount, receives func(facts.Mount) bool) (kept []facts
 	}
 	return kept
 }
-
-// owners remembers which mount namespaces have the host's owner.
-type owners struct {
-	host  mount.Owner
-	known map[uint64]bool // by inode number
-}
-
-// of reports whether the namespace that a process, given by its directory in an open
-// procfs, is in has the host's owner. An error says that it is in that one no more.
-func (o *owners) of(proc procfs, dir string, inode uint64) (bool, error) {
-	if owned, known := o.known[inode]; known {
-		return owned, nil
-	}
-	fd, err := proc.openNamespace(dir)
-	if err != nil {
-		return false, err
-	}
-	defer unix.Close(fd)
-	if !mount.IsInode(fd, inode) {
-		return false, errEnded
-	}
-	o.known[inode] = o.host.Owns(fd)
-	return o.known[inode], nil
-}

@@ -20,9 +20,10 @@ var (
 	UnmountDeadTop = worker.Define("unmount-dead-top", worker.Spent, unmountDeadTop)
 	// UnmountDuplicate unmounts one placeholder from the top of a stack.
 	UnmountDuplicate = worker.Define("unmount-duplicate", worker.Spent, unmountDuplicate)
-	// Containers finds the containers that run, Mounts what they have mounted.
-	Containers = worker.Define("containers", worker.Spent, containers)
-	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
+	// Processes finds the containers and the FUSE daemons among all processes.
+	Processes = worker.Define("processes", worker.Spent, processes)
+	// Mounts tells what containers have mounted.
+	Mounts = worker.Define("mounts", worker.Pooled, containerMounts)
 	// ProbeInContainer probes a mount in a container.
 	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
 	// ReplaceInContainers replaces mounts in containers.
@@ -33,9 +34,8 @@ var (
 	RunProgram = worker.Define("run-program", worker.Spent, runProgram)
 	// Reach connects to a TCP address from the host's network.
 	Reach = worker.Define("reach", worker.Spent, reach)
-	// FUSEDaemons finds who serves FUSE connections, AbortFUSE ends one.
-	FUSEDaemons = worker.Define("fuse-daemons", worker.Spent, fuseDaemons)
-	AbortFUSE   = worker.Define("abort-fuse", worker.Spent, abortFUSE)
+	// AbortFUSE ends a FUSE connection.
+	AbortFUSE = worker.Define("abort-fuse", worker.Spent, abortFUSE)
 	// UnmountDead takes dead mounts off a staging path, and MountDead puts one there.
 	UnmountDead = worker.Define("unmount-dead", worker.Spent, unmountDead)
 	MountDead   = worker.Define("mount-dead", worker.Spent, mountDead)
@@ -45,8 +45,8 @@ var (
 func Ops() []worker.Servable {
 	return []worker.Servable{
 		Inspect, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
-		Containers, Mounts, ProbeInContainer, ReplaceInContainers,
+		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
-		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,
+		AbortFUSE, UnmountDead, MountDead,
 	}
 }

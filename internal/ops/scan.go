@@ -16,8 +16,6 @@ type scan struct {
 	cut bool
 }
 
-func newScan(proc procfs) *scan { return &scan{proc: proc} }
-
 // whoRuns lists the processes, without this one and its server.
 func (s *scan) whoRuns() ([]int, error) {
 	self, parent := 0, 0 // the worker and its server, as procfs numbers them

@@ -37,6 +37,7 @@ func procTree(t *testing.T, processes map[int]map[string]string) procfs {
 		}
 	}
 	put("self", "-> 7")
+	put("thread-self/ns/mnt", "-> mnt:[100]")
 	for pid, files := range processes {
 		all := map[string]string{
 			"exe": "-> /bin/x", "root": "-> /", "ns/mnt": "-> mnt:[100]", "status": "Name:\tx\nPPid:\t1\n",
@@ -62,7 +63,7 @@ const hasVolume = "1 0 0:2 / / rw - ext4 /dev/x rw\n2 1 8:16 / /data rw - ext4 /
 // inTree reads the mount table of each process, and returns those that showed it.
 func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]string) (s *scan, read []int) {
 	t.Helper()
-	s = newScan(procTree(t, processes))
+	s = &scan{proc: procTree(t, processes)}
 	s.end = time.Now().Add(budget)
 	all, err := s.whoRuns()
 	must(t, err)
@@ -103,7 +104,7 @@ func TestWalkLeavesOutOurselves(t *testing.T) {
 }
 
 func TestWalkWithoutProcfs(t *testing.T) {
-	if _, err := newScan(-1).whoRuns(); err == nil {
+	if _, err := (&scan{proc: -1}).whoRuns(); err == nil {
 		t.Error("no error: it looks as if nothing ran")
 	}
 }

@@ -1,0 +1,183 @@
+package ops
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// ProcessesQuery asks for the containers that run on this node, or for the FUSE daemons.
+type ProcessesQuery struct {
+	// Daemons asks for these. Who asks for containers does not pay for it: all open files of
+	// all processes are read, which may take ten times as long, and a tenant's process may
+	// have a million.
+	Daemons bool
+	// Known is that of the last answer with daemons.
+	Known []facts.FUSEDaemon
+	// Budget bounds the walk over all processes.
+	Budget time.Duration
+}
+
+// ProcessesAnswer says what one walk over all processes found.
+type ProcessesAnswer struct {
+	// Containers are the containers, and all other processes in a mount namespace other
+	// than the host's, by cgroup directory.
+	Containers []facts.Container
+	// Daemons are the processes that have the device of a FUSE connection open which is
+	// mounted in the host's mount namespace. Whoever has a user namespace may make any
+	// number of other connections.
+	Daemons []facts.FUSEDaemon
+	// Known are the same, and those that were known of a connection that has none any more
+	// and is still mounted.
+	Known []facts.FUSEDaemon
+	// Untold counts open FUSE devices where the kernel does not say which connection they
+	// are of (below about Linux 6.16).
+	Untold int
+	// Unread counts processes whose open files could not all be read; UnreadOf, for each
+	// connection with a process among Known, those of them that may be its daemon: the same
+	// process, or one of the same pod or cgroup.
+	Unread   int
+	UnreadOf map[uint64]int
+	// Cut is true when there may be more: not all processes could be read within the
+	// budget, or there are more daemons than are named.
+	Cut bool
+}
+
+// processes walks over all processes. It reads nothing that waits for what the process
+// itself waits for: cmdline, environ and maps take its mmap_lock (proc_pid_cmdline(5)),
+// cgroup, comm, stat and the links do not.
+func processes(q ProcessesQuery) (ProcessesAnswer, error) {
+	host, err := mount.OwnOwner()
+	if err != nil {
+		return ProcessesAnswer{}, err
+	}
+	proc, err := openProcfs()
+	if err != nil {
+		return ProcessesAnswer{}, err
+	}
+	defer proc.close()
+	s := &scan{proc: proc, end: time.Now().Add(q.Budget)}
+	return s.processes(&owners{host: host, known: map[uint64]bool{}}, q)
+}
+
+func (s *scan) processes(o *owners, q ProcessesQuery) (a ProcessesAnswer, err error) {
+	pids, err := s.whoRuns()
+	switch {
+	case err != nil:
+		return a, err
+	case q.Daemons:
+		a, err = s.daemons(pids, q.Known)
+	default:
+		a.Containers, err = o.containers(s, pids)
+	}
+	a.Cut = a.Cut || s.cut
+	return a, err
+}
+
+// describe reads processes, but for those that have ended.
+func (s *scan) describe(pids []int) (found []process) {
+	each(s, pids, s.processOf, func(_ int, p process, ok bool) {
+		// Nothing that is read of it can hang: this worker was not scheduled.
+		s.cut = s.cut || !ok
+		if p.PID != 0 {
+			found = append(found, p)
+		}
+	})
+	return found
+}
+
+// process is one process, as a thread of it that lives shows it.
+type process struct {
+	// FUSEDaemon is what it is if it turns out to be one; no connection is set.
+	facts.FUSEDaemon
+	// namespace is the inode number of its mount namespace, 0 where unplaced says that it
+	// lives and that could not be read.
+	namespace uint64
+	unplaced  bool
+	// program is its name, or that of the file that it runs where gVisor gave it another.
+	program string
+}
+
+// processOf reads a process; the result is zero for one that has ended.
+func (s *scan) processOf(pid int) (p process) {
+	read := func(dir string) (err error) {
+		p, err = s.processIn(pid, dir)
+		return err
+	}
+	err := s.proc.inThread(pid, read)
+	if errors.Is(err, errUnplaced) {
+		_ = read(strconv.Itoa(pid)) // its cgroup and its start are there nevertheless
+	}
+	switch {
+	case err != nil && gone(err):
+		return process{}
+	case err != nil:
+		p.namespace, p.unplaced = 0, true
+	}
+	return p
+}
+
+// processIn reads a process through the directory of one of its threads, of which the state
+// is. The name and the start of the process are those of the first thread.
+func (s *scan) processIn(pid int, dir string) (p process, err error) {
+	p = process{FUSEDaemon: facts.FUSEDaemon{PID: pid}}
+	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
+	if err != nil {
+		return p, err
+	}
+	p.Workload = WorkloadIn(string(cgroup))
+	if p.Command, p.State, p.Started, err = s.stat(strconv.Itoa(pid)); err != nil {
+		return p, err
+	}
+	if dir != strconv.Itoa(pid) {
+		if _, p.State, _, err = s.stat(dir); err != nil {
+			return p, err
+		}
+	}
+	if p.namespace, err = s.proc.namespaceOf(dir); err != nil {
+		return p, err
+	}
+	// gVisor calls itself exe; the file that it runs has its name.
+	if p.program = p.Command; p.program == "exe" && p.PodUID != "" {
+		exe, _ := s.proc.readlink(dir + "/exe")
+		p.program = path.Base(strings.TrimSuffix(exe, " (deleted)"))
+	}
+	return p, nil
+}
+
+func (s *scan) stat(dir string) (name string, state byte, started time.Duration, err error) {
+	stat, err := s.proc.read(dir+"/stat", 4<<10)
+	if err != nil {
+		return "", 0, 0, err
+	}
+	name, state, started, ok := parseStat(stat)
+	if !ok {
+		err = fmt.Errorf("%q is no stat of a process", stat)
+	}
+	return name, state, started, err
+}
+
+// parseStat reads the name, the state and the start time, since the boot, of a process from
+// its stat file (proc_pid_stat(5)). The name may hold anything, parentheses and newlines
+// too.
+func parseStat(stat []byte) (name string, state byte, started time.Duration, ok bool) {
+	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || end < open {
+		return "", 0, 0, false
+	}
+	const startTime = 22 - 3 // fields are counted from 1, and the third comes first here
+	fields := strings.Fields(string(stat[end+1:]))
+	if len(fields) <= startTime {
+		return "", 0, 0, false
+	}
+	const tick = time.Second / 100 // USER_HZ
+	ticks, err := strconv.ParseUint(fields[startTime], 10, 64)
+	return string(stat[open+1 : end]), fields[0][0], time.Duration(ticks) * tick, err == nil
+}

@@ -1,0 +1,37 @@
+package ops
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A process that could not be read in time may be anything.
+func TestProcessThatIsNotReadInTime(t *testing.T) {
+	proc := procTree(t, map[int]map[string]string{10: {"stat": "FIFO", "cgroup": "0::" + inA + "\n"}})
+	s := &scan{proc: proc, end: time.Now().Add(time.Minute)}
+	a, err := s.processes(&owners{}, ProcessesQuery{})
+	if err != nil || !a.Cut {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
+	for stat, want := range map[string]string{
+		"7 (sh)" + rest:            "sh S 47.11s",
+		"7 (a) R 1 (b)" + rest:     "a) R 1 (b S 47.11s",
+		"7 (a\nb)" + rest + "\n":   "a\nb S 47.11s",
+		"7 ()" + rest:              " S 47.11s",
+		"7 (sh) S 1 2 3":           "",
+		"7 sh S 1":                 "",
+		"":                         "",
+		"7 )sh(" + rest:            "",
+		"7 (sh) S" + "9 x y z ) (": "",
+	} {
+		name, state, started, ok := parseStat([]byte(stat))
+		if got := fmt.Sprintf("%s %c %s", name, state, started); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q, %v", stat, got, ok)
+		}
+	}
+}
