@@ -55,7 +55,7 @@ func (n *Node) FUSEWaiting(ctx context.Context, dev facts.Dev) int {
 // volume's mounts have the connection, as far as the mount namespaces can be read.
 func (n *Node) MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error {
 	plan.CheckOnly = true
-	return n.abortFUSE(ctx, plan, nil)
+	return n.abortFUSE(ctx, plan, func(context.Context) error { return nil })
 }
 
 // AbortFUSE ends a connection for good: what waits fails, and what was not written yet is
@@ -82,10 +82,8 @@ func (n *Node) abortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate f
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	return n.probes.serialize(call, abortWalk, func() error {
-		if !plan.CheckOnly {
-			if err := revalidate(call); err != nil {
-				return err
-			}
+		if err := revalidate(call); err != nil {
+			return err
 		}
 		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, plan)
 		return err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -70,7 +69,8 @@ type matching struct {
 	host   mount.Owner
 	wanted facts.Filter
 	limit  int
-	left   mountsLeft
+	// read is how many mounts were read.
+	read int
 }
 
 func (r *matching) of(n facts.Container) (found MountsOf) {
@@ -116,7 +116,7 @@ func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) 
 	}
 	var table []facts.Mount
 	var paths []string
-	err = r.left.readTable(r.proc, dir, n.Namespace, func(m facts.Mount) error {
+	err = r.readTable(dir, n.Namespace, func(m facts.Mount) error {
 		if table = append(table, m); r.wanted.Wants(m) {
 			paths = append(paths, m.Path)
 		}
@@ -140,29 +140,26 @@ func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) 
 	return mounts, nil
 }
 
-// mountsLeft counts how many mounts one operation may still read.
-type mountsLeft struct{ read atomic.Int64 }
-
 // readTable visits the mounts of the namespace that a process is in, given by its
-// directory in an open procfs. A process that is in another one by the end may have
+// directory. A process that is in another one by the end may have
 // entered it before: its table, whose maker may be hostile, counts for nothing, and
 // the error is errEnded whatever was read.
-func (l *mountsLeft) readTable(proc procfs, dir string, namespace uint64, visit func(facts.Mount) error) error {
-	fd, err := proc.open(dir + "/mountinfo")
+func (r *matching) readTable(dir string, namespace uint64, visit func(facts.Mount) error) error {
+	fd, err := r.proc.open(dir + "/mountinfo")
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), "mountinfo")
 	defer f.Close()
-	n := int64(0)
+	before := r.read
 	err = mount.Visit(f, func(m facts.Mount) error {
-		if n++; n > maxMountsRead || l.read.Add(1) > maxMountsInAll {
+		if r.read++; r.read-before > maxMountsRead || r.read > maxMountsInAll {
 			return errTooManyMounts
 		}
 		return visit(m)
 	})
-	if now, gone := proc.namespaceOf(dir); gone != nil || now != namespace {
-		l.read.Add(-n)
+	if now, gone := r.proc.namespaceOf(dir); gone != nil || now != namespace {
+		r.read = before
 		return errEnded
 	}
 	return err

@@ -178,13 +178,13 @@ func TestTableOfAProcessThatHasLeft(t *testing.T) {
 	defer unix.Close(proc)
 	for table, fails := range map[string]bool{good: false, good + "junk\n": true} {
 		must(t, os.WriteFile(filepath.Join(root, "10/mountinfo"), []byte(table), 0o600))
-		var left mountsLeft
+		r := matching{proc: procfs(proc)}
 		visit := func(facts.Mount) error { return nil }
-		if err := left.readTable(procfs(proc), "10", one, visit); !errors.Is(err, errEnded) || left.read.Load() != 0 {
-			t.Errorf("%q, by one that has left: %v, %d mounts", table, err, left.read.Load())
+		if err := r.readTable("10", one, visit); !errors.Is(err, errEnded) || r.read != 0 {
+			t.Errorf("%q, by one that has left: %v, %d mounts", table, err, r.read)
 		}
-		if err := left.readTable(procfs(proc), "10", foreign, visit); (err != nil) != fails || left.read.Load() != 1 {
-			t.Errorf("%q: %v, %d mounts", table, err, left.read.Load())
+		if err := r.readTable("10", foreign, visit); (err != nil) != fails || r.read != 1 {
+			t.Errorf("%q: %v, %d mounts", table, err, r.read)
 		}
 	}
 }

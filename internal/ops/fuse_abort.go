@@ -107,15 +107,6 @@ func openAbort(dev facts.Dev) (int, error) {
 // checkOnlyThisVolume refuses while anything else than the volume has the superblock
 // mounted, or may have it, in a mount namespace with the host's owner.
 func checkOnlyThisVolume(q facts.AbortPlan) error {
-	proc, err := openProcfs()
-	if err != nil {
-		return err
-	}
-	defer proc.close()
-	home, err := proc.namespaceOf("thread-self")
-	if err != nil {
-		return fmt.Errorf("our own mount namespace: %w", err)
-	}
 	namespaces, err := readNamespaces(func(table []facts.Mount) []facts.Mount {
 		return slices.DeleteFunc(table, func(m facts.Mount) bool { return m.Dev != q.Mount.Dev })
 	})
@@ -125,7 +116,7 @@ func checkOnlyThisVolume(q facts.AbortPlan) error {
 	defer closeAll(namespaces)
 	for _, ns := range namespaces {
 		for _, m := range ns.table {
-			if !owns(q, m.Path, ns, home) {
+			if !owns(q, m.Path, ns) {
 				return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.Path, ns.pid)
 			}
 		}
@@ -136,8 +127,8 @@ func checkOnlyThisVolume(q facts.AbortPlan) error {
 // owns reports whether a mount is on a mount point of the volume, or of a container of the
 // volume's pods. In other namespaces than the host's a copy, which propagation or a new
 // namespace made of one, is below any directory.
-func owns(q facts.AbortPlan, path string, in namespace, home uint64) bool {
-	if in.inode == home {
+func owns(q facts.AbortPlan, path string, in namespace) bool {
+	if in.home {
 		return slices.Contains(q.Paths, path)
 	}
 	pod := WorkloadIn(in.cgroup).PodUID

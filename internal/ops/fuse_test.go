@@ -212,7 +212,7 @@ func TestCheckSilent(t *testing.T) {
 }
 
 func TestAbortFUSEOfAnothersMounts(t *testing.T) {
-	const home, path = 1, "/var/lib/kubelet/pods/a/mount"
+	const path = "/var/lib/kubelet/pods/a/mount"
 	q := facts.AbortPlan{Paths: []string{path}, Pods: []string{"a"}}
 	ofPod := func(pod string) string { return "0::/kubepods/pod" + pod + "/0123456789ab" }
 	for name, tc := range map[string]struct {
@@ -220,17 +220,17 @@ func TestAbortFUSEOfAnothersMounts(t *testing.T) {
 		in   namespace
 		ours bool
 	}{
-		"the mount point":                   {path, namespace{inode: home}, true},
-		"another path":                      {"/var/lib/kubelet/pods/b/mount", namespace{inode: home}, false},
-		"a copy on the host":                {"/copy" + path, namespace{inode: home}, false},
-		"a copy elsewhere":                  {"/host" + path, namespace{inode: 2, cgroup: "0::/system.slice/x.service"}, true},
-		"in a container of its pod":         {"/data", namespace{inode: 3, cgroup: ofPod("a")}, true},
-		"in a container of another pod":     {"/data", namespace{inode: 4, cgroup: ofPod("b")}, false},
-		"in a namespace of a service":       {"/data", namespace{inode: 5, cgroup: "0::/system.slice/x.service"}, false},
-		"in the host's, by a pod's process": {"/data", namespace{inode: home, cgroup: ofPod("a")}, false},
-		"of a process that has ended":       {"/data", namespace{inode: 6}, false},
+		"the mount point":                   {path, namespace{home: true}, true},
+		"another path":                      {"/var/lib/kubelet/pods/b/mount", namespace{home: true}, false},
+		"a copy on the host":                {"/copy" + path, namespace{home: true}, false},
+		"a copy elsewhere":                  {"/host" + path, namespace{cgroup: "0::/system.slice/x.service"}, true},
+		"in a container of its pod":         {"/data", namespace{cgroup: ofPod("a")}, true},
+		"in a container of another pod":     {"/data", namespace{cgroup: ofPod("b")}, false},
+		"in a namespace of a service":       {"/data", namespace{cgroup: "0::/system.slice/x.service"}, false},
+		"in the host's, by a pod's process": {"/data", namespace{home: true, cgroup: ofPod("a")}, false},
+		"of a process that has ended":       {"/data", namespace{}, false},
 	} {
-		if ours := owns(q, tc.path, tc.in, home); ours != tc.ours {
+		if ours := owns(q, tc.path, tc.in); ours != tc.ours {
 			t.Errorf("%s: ours %v", name, ours)
 		}
 	}

@@ -20,6 +20,8 @@ import (
 type namespace struct {
 	file  *os.File
 	inode uint64
+	// home is true for the one that the thread began in: the host's.
+	home  bool
 	table []facts.Mount
 	// pid is the first process that was found in it, cgroup the text of its cgroup file.
 	pid    int
@@ -179,7 +181,7 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 	if table = w.keep(table); len(table) == 0 {
 		return ns, nil
 	}
-	ns = namespace{file: file, inode: st.Ino, table: table, pid: pid}
+	ns = namespace{file: file, inode: st.Ino, home: mount.IsInode(int(w.home.Fd()), st.Ino), table: table, pid: pid}
 	// Without it the namespace is nobody's.
 	_ = w.proc.inThread(pid, func(dir string) error {
 		cgroup, err := w.proc.read(dir+"/cgroup", 8<<10)
