@@ -7,9 +7,9 @@ import (
 )
 
 // acquire returns a living worker.
-func (p *Pool) acquire(ctx context.Context) (*process, error) {
+func (p *Pool) acquire(ctx context.Context, life Life) (*process, error) {
 	for {
-		w, err := p.take(ctx)
+		w, err := p.take(ctx, life)
 		if err != nil || !w.ended() {
 			return w, err
 		}
@@ -17,19 +17,29 @@ func (p *Pool) acquire(ctx context.Context) (*process, error) {
 	}
 }
 
-// take takes an idle worker, or starts one when none becomes free soon.
-func (p *Pool) take(ctx context.Context) (*process, error) {
+// take takes an idle worker, or starts one when none becomes free soon. The last idle one
+// is for Pooled operations, which bring it back.
+func (p *Pool) take(ctx context.Context, life Life) (*process, error) {
 	select {
 	case <-p.closed:
 		return nil, ErrClosed
 	default:
 	}
-	select {
-	case w := <-p.idle:
-		return w, nil
-	default:
+	if life == Pooled || len(p.idle) > 1 {
+		select {
+		case w := <-p.idle:
+			return w, nil
+		default:
+		}
 	}
-	if len(p.slots) >= p.cfg.Idle {
+	switch {
+	case life != Pooled:
+		select {
+		case p.slots <- struct{}{}:
+			return p.start(ctx)
+		default: // Max workers live: any of them will do
+		}
+	case len(p.slots) >= p.cfg.Idle:
 		grow := time.NewTimer(p.cfg.Grow)
 		defer grow.Stop()
 		select {

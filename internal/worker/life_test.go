@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -33,8 +34,56 @@ func TestSpentOperationEndsItsProcess(t *testing.T) {
 	if second := mustCall(t, p, once); second == first {
 		t.Error("the second call met the same process")
 	}
-	if s := p.Stats(); s.Living != 0 {
-		t.Errorf("%+v", s)
+}
+
+// A volume that hangs, and a walk through all processes, take no worker from the calls
+// for volumes that answer.
+func TestLastIdleWorkerIsForOperationsThatReturn(t *testing.T) {
+	for _, op := range []worker.Op[time.Duration, int]{once, doubt} {
+		t.Run(op.Name(), func(t *testing.T) {
+			p := newPool(t)
+			idle := mustCall(t, p, whoami)
+			if pid := mustCall(t, p, op); pid == idle {
+				t.Error("it took the only idle worker")
+			}
+			if gone(idle) {
+				t.Error("the idle worker has ended")
+			}
+		})
+	}
+}
+
+// Who calls while such an operation is under way finds a worker: none is started for the call.
+func TestWorkerThatStaysAwayIsReplaced(t *testing.T) {
+	for _, op := range []worker.Op[time.Duration, int]{once, doubt} {
+		t.Run(op.Name(), func(t *testing.T) {
+			p := newPool(t)
+			ctx, end := context.WithCancel(within(t, time.Minute))
+			ended := make(chan error, 1)
+			go func() {
+				_, err := worker.Call(ctx, p, op, time.Hour)
+				ended <- err
+			}()
+			for p.Stats().Idle == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			before := p.Stats().Started
+			mustCall(t, p, whoami)
+			if s := p.Stats(); s.Started != before {
+				t.Errorf("%+v, and %d were started before the call", s, before)
+			}
+			end()
+			if err := <-ended; !errors.Is(err, worker.ErrTimeout) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A storage that answers again costs no process.
+func TestDoubtfulOperationThatReturnsKeepsItsProcess(t *testing.T) {
+	if pid := mustCall(t, newPool(t), doubt); gone(pid) {
+		t.Errorf("process %d has ended", pid)
 	}
 }
 
@@ -76,6 +125,7 @@ func TestAnswerOfAWorkerThatCannotBeEnded(t *testing.T) {
 	var mu sync.Mutex
 	told, total := "", 0
 	p := newPool(t, func(c *worker.Config) {
+		c.Max, c.Idle = 1, 1 // no worker takes its place, which Close could not end either
 		c.KillWait = time.Nanosecond
 		c.Abandoned = func(op string, n int) {
 			mu.Lock()

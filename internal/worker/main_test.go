@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("WORKER_TEST_SERVES") == "" {
 		os.Exit(m.Run())
 	}
-	if err := worker.Serve(whoami, once, hang, listen, deaf, leave, fail); err != nil {
+	if err := worker.Serve(whoami, once, doubt, hang, listen, deaf, leave, fail); err != nil {
 		fmt.Fprintln(os.Stderr, "worker of the test:", err)
 		os.Exit(1)
 	}
@@ -32,6 +32,7 @@ var (
 	// whoami gives the worker's process id, after a while.
 	whoami = worker.Define("whoami", worker.Pooled, pidAfter)
 	once   = worker.Define("once", worker.Spent, pidAfter)
+	doubt  = worker.Define("doubt", worker.Doubtful, pidAfter)
 	// hang never returns.
 	hang = worker.Define("hang", worker.Pooled, func(string) (int, error) { time.Sleep(time.Hour); return 0, nil })
 	// listen reads a FIFO in which nobody writes.

@@ -12,6 +12,9 @@ const (
 	// Pooled operations leave nothing behind in the process, which then takes
 	// the next job: probes.
 	Pooled Life = iota
+	// Doubtful operations are pooled ones that are likely not to return: probes of a
+	// storage that gave no answer the last time.
+	Doubtful
 	// Spent operations end their process: whatever they opened or changed about
 	// it ends too. Mounts and namespace work.
 	Spent

@@ -44,7 +44,9 @@ type Pool struct {
 	fork   chan func()
 	closed chan struct{}
 	// owned counts what Close waits for: living workers and the forker.
-	owned     sync.WaitGroup
+	owned sync.WaitGroup
+	// leaving counts the workers at an operation that is not Pooled.
+	leaving   atomic.Int64
 	abandoned atomic.Int64
 	started   atomic.Int64
 	closeOnce sync.Once
@@ -146,7 +148,7 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		return none, fmt.Errorf("%s: a worker is never asked without a deadline", op.name)
 	}
-	w, err := p.acquire(ctx)
+	w, err := p.acquire(ctx, op.life)
 	if err != nil {
 		return none, fmt.Errorf("%s: %w", op.name, err)
 	}
@@ -158,7 +160,7 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 // for finding one.
 func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op Op[Q, A], q Q) (A, error) {
 	wait, found := context.WithTimeout(ctx, within)
-	w, err := p.acquire(wait)
+	w, err := p.acquire(wait, op.life)
 	found()
 	if err != nil {
 		var none A
@@ -172,12 +174,17 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 // run has a worker run one operation, and reuses or ends it.
 func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
 	w.op = op.name
+	if op.life != Pooled {
+		p.leaving.Add(1)
+		defer p.leaving.Add(-1)
+		p.replace()
+	}
 	a, broken, err := ask(ctx, w, op, q)
 	answered := err == nil
 	switch {
 	case broken:
 		err = p.fail(w, err)
-	case op.life != Pooled:
+	case op.life == Spent:
 		if ended := p.dismiss(w); ended != nil {
 			err = errors.Join(err, &stuckError{callError{is: ErrLeft}, ended})
 		}
@@ -192,6 +199,30 @@ func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (
 		return none, err
 	}
 	return a, err
+}
+
+// replaceTimeout bounds the start of a worker that no caller waits for.
+const replaceTimeout = 10 * time.Second
+
+// replace starts a worker in the place of one that does not come back, or not soon: the
+// next call would have to wait until one is started, and it may be for a healthy volume.
+// The caller's worker lives, so Close still waits.
+func (p *Pool) replace() {
+	if len(p.slots)-int(p.leaving.Load()) >= p.cfg.Idle {
+		return
+	}
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		return
+	}
+	p.owned.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), replaceTimeout)
+		defer cancel()
+		if w, err := p.start(ctx); err == nil { // otherwise a call tries it
+			p.release(w)
+		}
+	})
 }
 
 // fail ends a worker whose stream can no longer be used, and returns what is known of
