@@ -53,7 +53,16 @@ func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQu
 	if a, answered := n.askInBatch(ctx, s, routine, q); answered {
 		return a, nil
 	}
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Inspect, q)
+	op := ops.Inspect
+	if _, silent := n.probes.silent.get(s); silent {
+		op = ops.InspectSilent
+	}
+	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, op, q)
+	if timedOut(ctx, err) {
+		n.probes.silent.add(s, struct{}{})
+	} else if err == nil {
+		n.probes.silent.remove(s)
+	}
 	n.batch.note(s, routine, err == nil && a.Elapsed <= promptAnswer)
 	return a, err
 }

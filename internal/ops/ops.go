@@ -6,6 +6,8 @@ import "github.com/csi-addons/node-healer/internal/worker"
 var (
 	// Inspect tells what is at paths and probes one superblock.
 	Inspect = worker.Define("inspect", worker.Pooled, inspect)
+	// InspectSilent does that on a storage that gave no answer the last time.
+	InspectSilent = worker.Define("inspect-silent", worker.Doubtful, inspect)
 	// InspectAll does that several times.
 	InspectAll = worker.Define("inspect-all", worker.Pooled, inspectAll)
 	// Published lists the volumes that kubelet has for pods.
@@ -44,7 +46,7 @@ var (
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
 	return []worker.Servable{
-		Inspect, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Inspect, InspectSilent, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
 		AbortFUSE, UnmountDead, MountDead,
