@@ -40,10 +40,10 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 			untouched := n.NewVolume("ext4", "checked only")
 			volumes = append(volumes, untouched)
 			var workers []int
-			harness.Eventually(t, "a worker waits for work", func() bool {
+			harness.Eventually(t, "as many workers wait for work as ever do", func() bool {
 				n.Expect("healthy", untouched.Request())
 				workers = n.Workers()
-				return len(workers) > 0
+				return len(workers) == idleWorkers
 			})
 			for _, pid := range workers {
 				holdsNothing(t, pid)
