@@ -85,11 +85,8 @@ func TestWalkOfACallerWhoLeft(t *testing.T) {
 		stays = n.nextWalk(ctx, containerWalk, n.walk)
 		return nil
 	}))
-	if walk := <-stays; walk.Err != nil {
-		t.Error(walk.Err)
-	}
-	if s := n.cfg.Pool.Stats(); s.Started != 1 {
-		t.Errorf("%d walks", s.Started)
+	if walk := <-stays; walk.Err != nil || !walk.Shared {
+		t.Errorf("who stays got %+v", walk)
 	}
 }
 
@@ -154,5 +151,26 @@ func TestHolderOfNothing(t *testing.T) {
 	}
 	if h := n.HolderAt(t.Context(), facts.ContainerMount{Container: facts.Container{PID: 1}, Mount: facts.Mount{Dev: facts.Dev{Major: 8, Minor: 1}}}); h != nil {
 		t.Errorf("outside of pods: %+v", h)
+	}
+}
+
+// Calls that ask all the time get one walk after the other, with time for others between.
+func TestWalksHaveAShare(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	share := n.walkShares[containerWalk]
+	share.SetLimit(100 * walkShare) // or the second one waits for long
+	walk := func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
+		if left := share.Tokens(); left < 0 {
+			t.Errorf("a walk begins while %g ms are owed", -left)
+		}
+		share.ReserveN(time.Now(), walkBurst) // as long ones do
+		share.ReserveN(time.Now(), walkBurst)
+		return a, nil
+	}
+	for range 2 {
+		if got := <-n.nextWalk(t.Context(), containerWalk, walk); got.Err != nil {
+			t.Error(got.Err)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -50,8 +51,10 @@ type Node struct {
 	// devices are those that stay as they are for as long as the disk is the same: its
 	// sequence number tells.
 	devices cache[facts.Dev, facts.BlockDevice]
-	// walks are those over all processes, by kind. Only a daemonWalk uses knownDaemons.
+	// walks are those over all processes, by kind; walkShares limit the milliseconds that each
+	// kind takes. Only a daemonWalk uses knownDaemons.
 	walks        singleflight.Group
+	walkShares   map[storage]*rate.Limiter
 	knownDaemons []facts.FUSEDaemon
 	booted       time.Time
 	moved        []movedRoot
@@ -75,8 +78,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	return &Node{
 		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
-		moved:  movedRoots(cfg.Namespace.RealRoots()),
-		probes: newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
+		moved:      movedRoots(cfg.Namespace.RealRoots()),
+		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
+		probes:     newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
 		devices:     newCache[facts.Dev, facts.BlockDevice](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil
