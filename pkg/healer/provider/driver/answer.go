@@ -36,9 +36,10 @@ func Rows() []Row {
 		{codes.ResourceExhausted, "RESOURCE_EXHAUSTED", class(api.Terminal, api.TypeExecution)},
 		{codes.Unimplemented, "UNIMPLEMENTED", class(api.Terminal, api.TypeExecution)},
 		{codes.DataLoss, "DATA_LOSS", class(api.Terminal, api.TypeExecution)},
-		// The specification of NodeHealer: the caller must study the logs before it
-		// tries again.
-		{codes.Unknown, "UNKNOWN", class(api.Terminal, api.TypeUnknown)},
+		// Drivers written in Go answer it for every failure that they give no code, so it
+		// says nothing of another try. (Only NodeHealer's specification has the caller
+		// study the logs first.)
+		{codes.Unknown, "UNKNOWN", class(api.Retriable, api.TypeUnknown)},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -142,6 +143,17 @@ func TestRestage(t *testing.T) {
 				t.Errorf("it did %q, and left %q", got, h.mounted)
 			}
 		})
+	}
+}
+
+// A driver that answers UNKNOWN, as those written in Go do for every failure, is told again.
+func TestRestageIsTriedAgainAfterUnknown(t *testing.T) {
+	for _, answer := range []error{errors.New("mount: exit status 1"), status.Error(codes.Unknown, "the key is wrong"), status.Error(99, "")} {
+		p, _, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error { return answer })
+		err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error { return nil })
+		if class := healer.Classify(StepRestage, "", err); err == nil || class.Tier != api.Retriable || class.Type == api.TypePermission {
+			t.Errorf("%v is %v", err, class)
+		}
 	}
 }
 
