@@ -103,7 +103,13 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
 		v.notBefore = v.due
 		return false
+	case r.err == nil && v.sick != nil && r.report.DriverAway():
+		v.away++
+		b.helps, b.away = false, b.away+1
+		v.notBefore, b.until = now.Add(retry.Transient.AfterWithJitter(v.away)), now.Add(retry.Transient.AfterWithJitter(b.away))
+		return false
 	}
+	v.away, b.away = 0, 0
 	v.tries++
 	v.failures++
 	switch {

@@ -23,8 +23,9 @@ type fault struct {
 	server string
 	// err is why the step fails; nil: it heals.
 	err error
-	// refused is whether the gate lets no step in.
-	refused bool
+	// refused is whether the gate lets no step in, away whether that is because the driver's
+	// pod is not ready.
+	refused, away bool
 }
 
 func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
@@ -62,6 +63,9 @@ func (n *fakeNode) Heal(_ context.Context, v healer.Volume) (healer.Report, erro
 		return healer.Report{}, healer.NotFound("not wanted")
 	case f == nil:
 		return healer.Report{Volume: v}, nil
+	case f.away:
+		d := f.diagnosis(v)
+		return healer.Report{Volume: v, Before: d, After: d, Refused: []healer.Refusal{{Step: "replace", Rule: healer.RuleDriverGrace}}}, nil
 	case f.refused:
 		d := f.diagnosis(v)
 		return healer.Report{Volume: v, Before: d, After: d, Refused: []healer.Refusal{{Step: "replace", Why: "no answer"}}}, nil

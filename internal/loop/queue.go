@@ -74,6 +74,9 @@ type backoff struct {
 	// helped counts those that helped; failures those that failed or were refused since one
 	// helped or something changed.
 	helped, failures int
+	// away counts the heals in a row that found the driver away. They are no tries: they
+	// asked nothing of it, so they make no later one wait longer, but for their own sake.
+	away int
 	// notBefore is when the next may begin.
 	notBefore time.Time
 	// retried is when the volume is or was last tried because something changed.
@@ -97,7 +100,7 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	}
 	v.sick.interrupted()
 	v.sick.left = healer.LeftAlone{}
-	v.failures, v.notBefore = 0, at
+	v.failures, v.away, v.notBefore = 0, 0, at
 }
 
 // driverCameBack has the sick volumes of a driver tried at once. Whatever failed until now
@@ -110,7 +113,7 @@ func (l *Loop) driverCameBack(driver string, now time.Time) {
 		}
 	}
 	if b := l.heals.backends["driver "+driver]; b != nil {
-		b.failures, b.until = 0, time.Time{}
+		b.failures, b.away, b.until = 0, 0, time.Time{}
 	}
 }
 
@@ -132,6 +135,8 @@ type backend struct {
 	// helps is whether the last trial helped, failures how many in a row did not.
 	helps    bool
 	failures int
+	// away counts the heals in a row that found the driver away.
+	away int
 	// until is when the next trial may begin.
 	until time.Time
 }

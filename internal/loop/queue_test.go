@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -87,6 +89,82 @@ func TestChangesAtManyVolumesThatWereLeftAlone(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A driver at whose socket nobody listens, or whose pod is not ready, was not tried: when it is
+// there, its volumes are healed as soon as if they had only just failed, also where nothing
+// tells of it. Until then the other volumes have their turn.
+func TestDriverIsAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		count  int
+		fault  fault
+		told   bool
+		within time.Duration
+	}{
+		"one":           {1, fault{err: healer.ErrDriverAway}, true, time.Second},
+		"many":          {20, fault{err: healer.ErrDriverAway}, true, 3 * time.Second},
+		"not ready":     {20, fault{away: true}, true, 3 * time.Second},
+		"one, untold":   {1, fault{err: healer.ErrDriverAway}, false, 6 * time.Second},
+		"many, untold":  {20, fault{err: healer.ErrDriverAway}, false, 10 * time.Second},
+		"also of a row": {20, fault{err: fmt.Errorf("restage: %w", errors.Join(healer.ErrDriverAway, syscall.ECONNREFUSED))}, true, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(tc.count + 1)
+			last := fmt.Sprint("v", tc.count)
+			tc.fault.reason = healer.Disconnected
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				for i := range tc.count {
+					n.breaks(fmt.Sprint("v", i), tc.fault)
+				}
+				time.Sleep(5 * time.Second)
+				n.do(func() {
+					for _, f := range n.faults {
+						f.err, f.away = nil, false
+					}
+				})
+				if tc.told {
+					n.happens <- node.SuperblockEvent{Driver: driver}
+				}
+				time.Sleep(tc.within)
+				n.do(func() {
+					if left := len(n.faults); left > 0 {
+						t.Errorf("%d volumes of %d are not healed", left, tc.count)
+					}
+				})
+
+				start := time.Now()
+				for i := range tc.count {
+					n.breaks(fmt.Sprint("v", i), tc.fault)
+				}
+				time.Sleep(time.Minute)
+				n.breaks(last, fault{reason: healer.Disconnected, server: "another"})
+				time.Sleep(2 * time.Second)
+				n.do(func() {
+					if n.faults[last] != nil {
+						t.Error("the volume of another driver is not healed")
+					}
+				})
+				time.Sleep(time.Hour)
+				n.do(func() {
+					asked := 0
+					for _, h := range n.heals {
+						if h.at.After(start) && h.id != last {
+							asked++
+						}
+					}
+					if asked > 40 {
+						t.Errorf("%d heals in an hour", asked)
+					}
+				})
+				for _, v := range n.loop.States(context.Background()).Volumes {
+					if v.Tries > 1 { // those before it came back
+						t.Errorf("%d tries of %s", v.Tries, v.VolumeID)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A change of a volume that was left alone counts also while an earlier change waits for its

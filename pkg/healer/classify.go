@@ -95,6 +95,7 @@ func OwnRows() []OwnRow { return slices.Clone(ownRows) }
 
 var ownRows = []OwnRow{
 	{"the server ends", []error{ErrShuttingDown}, api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{"nobody listens at the driver's socket", []error{ErrDriverAway}, api.Class{Tier: api.Transient, Type: api.TypeExecution}},
 	{"a step found that it must not go on", []error{ErrRefused}, api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
 	{"there was no answer in time", []error{worker.ErrTimeout, worker.ErrStuck, worker.ErrLeft, context.DeadlineExceeded}, api.Class{Tier: api.Retriable, Type: api.TypeTimeout}},
 	{"a worker ended, or none could be started; the work was cancelled", []error{worker.ErrLost, worker.ErrNoWorker, context.Canceled}, api.Class{Tier: api.Transient, Type: api.TypeExecution}},

@@ -72,6 +72,10 @@ func Failed(operation string, err error) error {
 // ErrShuttingDown is the error of a call, or the refusal of a step, after Close.
 var ErrShuttingDown = errors.New("the server is shutting down")
 
+// ErrDriverAway is the error of a step that found nobody listening at the driver's socket.
+// Nothing was asked of the driver and nothing changed: it is no try.
+var ErrDriverAway = errors.New("nobody listens at the driver's socket")
+
 // StepOf returns the step that an error is about; empty where it is about none.
 func StepOf(err error) string {
 	var e *Error

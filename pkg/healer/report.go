@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -95,6 +96,15 @@ func (r Report) Failure() (api.Class, bool) {
 		}
 	}
 	return best, found
+}
+
+// DriverAway reports whether nothing was tried, because the driver is not there: nobody
+// listens at its socket, or its pod is not ready.
+func (r Report) DriverAway() bool {
+	if slices.ContainsFunc(r.Steps, func(o Outcome) bool { return !errors.Is(o.Err, ErrDriverAway) }) {
+		return false
+	}
+	return len(r.Steps) > 0 || slices.ContainsFunc(r.Refused, func(f Refusal) bool { return f.Rule == RuleDriverGrace })
 }
 
 // Outcome is what one step did.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -49,6 +51,8 @@ func (p *Provider) dial(ctx context.Context, socket string, within time.Duration
 	case errors.Is(err, context.DeadlineExceeded):
 		p.memory.leaveAlone(socket)
 		return nil, 0, err
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil, 0, fmt.Errorf("%w: %w", healer.ErrDriverAway, err)
 	case err != nil:
 		return nil, 0, err
 	}

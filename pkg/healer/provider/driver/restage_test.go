@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -154,6 +155,31 @@ func TestRestageIsTriedAgainAfterUnknown(t *testing.T) {
 		if class := healer.Classify(StepRestage, "", err); err == nil || class.Tier != api.Retriable || class.Type == api.TypePermission {
 			t.Errorf("%v is %v", err, class)
 		}
+	}
+}
+
+// A driver at whose socket nobody listens was not told, and nothing was changed.
+func TestRestageMeetsNobody(t *testing.T) {
+	for _, nobody := range []error{syscall.ECONNREFUSED, syscall.ENOENT} {
+		p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+		s := restageStep(t, p, dead())
+		p.tools.(*providertest.Tools).Sockets[csiSocket] = func(context.Context) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Err: nobody}
+		}
+		err := s.Run(t.Context(), func(context.Context) error { return nil })
+		if !errors.Is(err, healer.ErrDriverAway) || len(h.acts) > 0 {
+			t.Errorf("it did %q and fails with %v", h.acts, err)
+		}
+	}
+}
+
+// A driver that hung is told at once when it was started anew.
+func TestRestageAfterSilence(t *testing.T) {
+	p, _, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+	s := restageStep(t, p, dead())
+	p.memory.leaveAlone(csiSocket)
+	if err := s.Run(t.Context(), func(context.Context) error { return nil }); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -73,6 +73,7 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 // connectToStage connects to the driver, which has to name itself and to stage volumes. It
 // returns the access mode as well, which kubelet chooses by what the driver offers.
 func (p *Provider) connectToStage(ctx context.Context, c healer.Case, with healer.StageRequest, socket string) (conn *connection, mode csi.VolumeCapability_AccessMode_Mode, err error) {
+	p.memory.cache.Remove(silent{socket: socket}) // it may have been started anew since
 	if conn, err = p.connect(ctx, c, socket, p.cfg.StepTimeout/parts); err != nil {
 		return nil, mode, err
 	}
