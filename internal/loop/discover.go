@@ -49,18 +49,25 @@ func (l *Loop) discover(ctx context.Context) {
 	start, mounts := time.Now(), l.mounts
 	go func() {
 		paths, err := l.cfg.Node.Volumes(ctx)
-		l.follow(ctx, mounts)
+		l.follow(ctx, mounts, paths)
 		l.found <- discovery{paths, err, time.Since(start)}
 	}()
 }
 
-// follow has the events of the superblocks of these mounts told.
-func (l *Loop) follow(ctx context.Context, mounts []facts.Mount) {
+// follow has the events of the superblocks of these mounts told, and of the drivers of these
+// volumes.
+func (l *Loop) follow(ctx context.Context, mounts []facts.Mount, paths []facts.VolumePath) {
 	if l.events == nil {
 		return
 	}
-	if err := l.events.Follow(ctx, mounts); err != nil {
-		klog.V(2).InfoS("Some events of superblocks are not followed", keyError, oneLine(err.Error()))
+	var drivers []string
+	for _, p := range paths {
+		if l.serves(p) && !slices.Contains(drivers, p.DriverName) {
+			drivers = append(drivers, p.DriverName)
+		}
+	}
+	if err := errors.Join(l.events.Follow(ctx, mounts), l.events.FollowDrivers(drivers)); err != nil {
+		klog.V(2).InfoS("Some events of superblocks and drivers are not followed", keyError, oneLine(err.Error()))
 	}
 }
 

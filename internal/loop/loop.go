@@ -57,6 +57,8 @@ type Node interface {
 type Events interface {
 	// Follow has the superblocks of these mounts followed, and no others.
 	Follow(ctx context.Context, mounts []facts.Mount) error
+	// FollowDrivers has it told when one of these drivers comes back.
+	FollowDrivers(drivers []string) error
 	// Events returns a channel that closes when the context of SuperblockEvents has ended.
 	Events() <-chan node.SuperblockEvent
 }

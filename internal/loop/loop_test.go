@@ -28,7 +28,9 @@ type fakeNode struct {
 	// whose superblocks are followed.
 	happens  chan node.SuperblockEvent
 	followed int
-	broken   error
+	// drivers are those that are followed.
+	drivers []string
+	broken  error
 	// noAnswer is the error of all checks; nil: they answer.
 	noAnswer error
 	// keeps is what all volumes suffer from that no step heals; empty: nothing.
@@ -121,6 +123,11 @@ func (e fakeEvents) Events() <-chan node.SuperblockEvent { return e.told }
 
 func (e fakeEvents) Follow(_ context.Context, mounts []facts.Mount) error {
 	e.n.do(func() { e.n.followed = len(mounts) })
+	return nil
+}
+
+func (e fakeEvents) FollowDrivers(drivers []string) error {
+	e.n.do(func() { e.n.drivers = drivers })
 	return nil
 }
 

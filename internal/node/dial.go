@@ -37,19 +37,7 @@ func (n *Node) Dial(ctx context.Context, socket string) (net.Conn, error) {
 
 // openSocket opens what has the name beneath a directory, if it is a socket.
 func openSocket(root, name string) (int, error) {
-	dir, err := mount.RetryEINTR(func() (int, error) {
-		return unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(dir)
-	fd, err := mount.RetryEINTR(func() (int, error) {
-		return unix.Openat2(dir, name, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-		})
-	})
+	fd, err := openBeneath(root, name)
 	if err != nil {
 		return -1, err
 	}
@@ -63,4 +51,22 @@ func openSocket(root, name string) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// openBeneath opens what has the name beneath a directory, as O_PATH, over no symbolic link
+// and no mount.
+func openBeneath(root, name string) (int, error) {
+	dir, err := mount.RetryEINTR(func() (int, error) {
+		return unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return mount.RetryEINTR(func() (int, error) {
+		return unix.Openat2(dir, name, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+		})
+	})
 }

@@ -3,7 +3,9 @@ package node
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,35 +13,88 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
-// openRegistrations follows kubelet's directory of the sockets with which drivers register
-// themselves (inotify(7)), which is on the node's own disk. The descriptor is not blocking; -1
-// where there is none.
-func openRegistrations(dir string) (int, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return -1, fmt.Errorf("registrations of drivers: %w", err)
-	}
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("registrations of drivers: %w", err)
-	}
-	return fd, nil
+// maxDriverDirs bounds the drivers whose directories are followed.
+const maxDriverDirs = 256
+
+// driverEvents tells of CSI drivers that come back, by the sockets that they make (inotify(7)):
+// a new pod registers its driver with kubelet, and a driver whose container alone was started
+// anew only listens again in the driver's own directory. All of it is on the node's own disk.
+type driverEvents struct {
+	// fd is not blocking; -1 for none.
+	fd int
+	// of has the driver of each directory that is followed; empty for that of the
+	// registrations.
+	of map[int32]string
 }
 
-// readRegistrations returns the drivers that registered themselves since the last time. For
-// what does not fit, epoll tells of the descriptor again.
-func readRegistrations(fd int) map[SuperblockEvent]bool {
-	registered := map[SuperblockEvent]bool{}
+// openDriverEvents follows the registrations beneath kubelet's directory.
+func openDriverEvents(kubelet string) (driverEvents, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return driverEvents{fd: -1}, fmt.Errorf("drivers that come back: %w", err)
+	}
+	d := driverEvents{fd, map[int32]string{}}
+	if err := d.add(layout.Kubelet{Root: kubelet}.Registrations(), ""); err != nil {
+		_ = unix.Close(fd)
+		return driverEvents{fd: -1}, fmt.Errorf("drivers that come back: %w", err)
+	}
+	return d, nil
+}
+
+func (d driverEvents) add(dir, driver string) error {
+	wd, err := unix.InotifyAddWatch(d.fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+	if err == nil {
+		d.of[int32(wd)] = driver
+	}
+	return err
+}
+
+// follow has the directories of these drivers followed, too. What has another name than its
+// driver, and what is not there yet, is left out. A directory that was made anew is another one.
+func (d driverEvents) follow(kubelet string, drivers []string) error {
+	var all error
+	for _, driver := range drivers {
+		socket, beneath := strings.CutPrefix(layout.Kubelet{Root: kubelet}.Socket(driver), kubelet+"/")
+		own := path.Dir(socket)
+		if !beneath || path.Base(own) != driver || len(d.of) > maxDriverDirs {
+			continue
+		}
+		dir, err := openBeneath(kubelet, own)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err == nil {
+			err = d.add(fmt.Sprintf("/proc/self/fd/%d", dir), driver)
+			_ = unix.Close(dir)
+		}
+		if err != nil {
+			all = errors.Join(all, fmt.Errorf("driver %.63q: %w", driver, err))
+		}
+	}
+	return all
+}
+
+// read returns the drivers that made a socket since the last time. For what does not fit, epoll
+// tells of the descriptor again.
+func (d driverEvents) read() map[SuperblockEvent]bool {
+	back := map[SuperblockEvent]bool{}
 	buf := make([]byte, 8<<10)
-	n, _ := unix.Read(fd, buf) //nolint:errcheck // then it told of nothing
+	n, _ := unix.Read(d.fd, buf) //nolint:errcheck // then it told of nothing
 	for rest := buf[:max(n, 0)]; len(rest) > 0; {
 		// An event: wd, mask, cookie and length, 4 bytes each, then the padded name.
-		length := binary.NativeEndian.Uint32(rest[12:])
+		wd, length := int32(binary.NativeEndian.Uint32(rest)), binary.NativeEndian.Uint32(rest[12:])
 		name, _, _ := bytes.Cut(rest[unix.SizeofInotifyEvent:][:length], []byte{0})
-		if driver, is := strings.CutSuffix(string(name), layout.RegistrationSuffix); is {
-			registered[SuperblockEvent{Driver: driver}] = true
+		registered, is := strings.CutSuffix(string(name), layout.RegistrationSuffix)
+		driver, followed := d.of[wd]
+		switch {
+		case binary.NativeEndian.Uint32(rest[4:])&unix.IN_IGNORED != 0: // the directory is gone
+			delete(d.of, wd)
+		case followed && driver != "" && path.Ext(string(name)) == ".sock":
+			back[SuperblockEvent{Driver: driver}] = true
+		case followed && driver == "" && is:
+			back[SuperblockEvent{Driver: registered}] = true
 		}
 		rest = rest[unix.SizeofInotifyEvent+length:]
 	}
-	return registered
+	return back
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // maxFollowed bounds the descriptors, of daemons and of counters each.
@@ -27,7 +26,7 @@ type SuperblockEvent struct {
 	// Root is that of the mounts of a device node, and empty where it happened to a whole
 	// superblock: all device nodes share that of devtmpfs.
 	Root string
-	// Driver is set instead where a CSI driver registered itself with kubelet: it is back.
+	// Driver is set instead where a CSI driver made a socket: it is back.
 	Driver string
 }
 
@@ -49,8 +48,7 @@ type SuperblockEvents struct {
 	// lastKey is that of the descriptor that came last.
 	lastKey int32
 	devices deviceEvents
-	// registrations is the descriptor of openRegistrations.
-	registrations int
+	drivers driverEvents
 }
 
 // descriptor is one in epoll, whose events have its key: by the time that an event is
@@ -60,10 +58,10 @@ type descriptor struct {
 	key int32
 }
 
-// The keys of deviceEvents and registrations. Those of superblocks are positive.
+// The keys of deviceEvents and driverEvents. Those of superblocks are positive.
 const (
-	devicesKey       = 0
-	registrationsKey = -1
+	devicesKey = 0
+	driversKey = -1
 )
 
 // source is one thing that tells of a superblock.
@@ -97,8 +95,8 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 	if err != nil {
 		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
 	}
-	if e.registrations, err = openRegistrations(layout.Kubelet{Root: n.cfg.KubeletRoot}.Registrations()); err == nil {
-		err = e.watch(descriptor{e.registrations, registrationsKey}, unix.EPOLLIN)
+	if e.drivers, err = openDriverEvents(n.cfg.KubeletRoot); err == nil {
+		err = e.watch(descriptor{e.drivers.fd, driversKey}, unix.EPOLLIN)
 	}
 	if err != nil {
 		klog.ErrorS(err, "Drivers that come back are not noticed")
@@ -152,8 +150,8 @@ func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEven
 		case devicesKey:
 			maps.Copy(told, e.devices.read())
 			continue
-		case registrationsKey:
-			maps.Copy(told, readRegistrations(e.registrations))
+		case driversKey:
+			maps.Copy(told, e.drivers.read())
 			continue
 		}
 		s, known := e.byKey[key]
@@ -200,6 +198,16 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 		}
 	}
 	return err
+}
+
+// FollowDrivers has it told when one of these drivers makes a socket in its directory.
+func (e *SuperblockEvents) FollowDrivers(drivers []string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.followed == nil || e.drivers.fd < 0 {
+		return nil // ended, or told of no driver
+	}
+	return e.drivers.follow(e.node.cfg.KubeletRoot, drivers)
 }
 
 // sources returns what tells of these mounts.
@@ -325,7 +333,7 @@ func (e *SuperblockEvents) end() {
 		e.forget(s)
 	}
 	e.followed = nil
-	for _, fd := range []int{e.devices.fd, e.registrations} {
+	for _, fd := range []int{e.devices.fd, e.drivers.fd} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}

@@ -200,3 +200,41 @@ func TestDriverThatRegisters(t *testing.T) {
 		t.Errorf("told of %v", got)
 	}
 }
+
+// A driver whose container alone was started anew listens in its own directory again. Other
+// files there, and links that lead elsewhere, tell of nothing.
+func TestDriverThatListensAgain(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"plugins_registry", "plugins/a.example.com", "elsewhere"} {
+		done(t, os.MkdirAll(root+"/"+dir, 0o700))
+	}
+	done(t, os.Symlink("../elsewhere", root+"/plugins/link.example.com"))
+	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
+	done(t, err)
+	follow := func() error {
+		return e.FollowDrivers([]string{"a.example.com", "later.example.com", "link.example.com", "../elsewhere", "."})
+	}
+	if err := follow(); err == nil || !strings.Contains(err.Error(), "link.example.com") {
+		t.Errorf("a link is followed: %v", err)
+	}
+	listens := func(name string) { done(t, os.WriteFile(root+"/"+name, nil, 0o600)) }
+	told := func(driver string) {
+		t.Helper()
+		if event := <-e.Events(); event != (SuperblockEvent{Driver: driver}) {
+			t.Errorf("told of %v, want %s", event, driver)
+		}
+	}
+	listens("elsewhere/csi.sock")
+	listens("plugins/a.example.com/state.json")
+	listens("plugins/a.example.com/csi.sock")
+	told("a.example.com")
+	done(t, os.RemoveAll(root+"/plugins/a.example.com"))
+	for _, dir := range []string{"plugins/later.example.com", "plugins/a.example.com"} {
+		done(t, os.Mkdir(root+"/"+dir, 0o700))
+	}
+	_ = follow()
+	listens("plugins/later.example.com/csi.sock")
+	told("later.example.com")
+	listens("plugins/a.example.com/csi.sock")
+	told("a.example.com")
+}
