@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -24,12 +25,13 @@ const (
 )
 
 // savePrevious puts into the record what is lost with a step that replaces a mount: its
-// superblock with what containers have of it, and how the mount point was mounted.
-func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step) {
+// superblock with what containers have of it, and how the mount point was mounted. It reports
+// whether there is such a thing.
+func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step) bool {
 	p := s.MountPoint
 	inContainer := p.InContainer != nil
 	if c.Record == nil || s.Cost != healer.Replace && s.Cost != healer.Restage || len(p.Stack) == 0 || !inContainer && !p.Proven {
-		return
+		return false
 	}
 	now := *c.Record
 	now.Restaging = s.Cost == healer.Restage || c.Restaging()
@@ -54,11 +56,52 @@ func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step)
 		}
 	}
 	if inContainer && now.Same(*c.Record) {
-		return
+		return true
 	}
 	if err := e.cfg.Records.Save(now); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
 	}
+	return true
+}
+
+// saveAfter puts into the record whether the driver may still be at work on what a step asked
+// of it, and what a step replaced, again, for the time: a container that started until now may
+// have that.
+func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, err error) {
+	if s.MountPoint.InContainer != nil {
+		return
+	}
+	changed := withAnswer(&c, s, err)
+	if e.savePrevious(ctx, c, s) || !changed {
+		return
+	}
+	if err := e.cfg.Records.Save(*c.Record); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save whether the driver is at work", "driver", c.Driver)
+	}
+}
+
+// withAnswer gives the case a record with what the driver answered to a step, if that changes it.
+func withAnswer(c *healer.Case, s healer.Step, err error) (changed bool) {
+	if !c.RecordOfThisBoot() || s.Cost != healer.Restage && s.Cost != healer.Delegate {
+		return false
+	}
+	var answer *healer.DriverError
+	if !errors.As(err, &answer) && err != nil {
+		return false // the driver was not asked
+	}
+	var pending healer.PendingCall
+	if err != nil && answer.Pending {
+		pending = c.Pending(s.Cost).With(answer.PID, node.SinceBoot())
+	}
+	now := *c.Record
+	if s.Cost == healer.Restage {
+		now.PendingStage = pending
+	} else {
+		now.PendingHeal = pending
+	}
+	changed = !now.Same(*c.Record)
+	c.Record = &now
+	return changed
 }
 
 // addPrevious records a superblock with the mounts that containers have of it.

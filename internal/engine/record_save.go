@@ -24,15 +24,15 @@ const recordIntervalFUSE = 5 * time.Minute
 // save keeps on disk what the next calls need.
 func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock) error {
 	unusable := func(c healer.Condition) bool { return c.Disables() || c.Ambiguous }
-	if len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, unusable) {
-		if err := lock.alone(func() { e.saveRecord(ctx, d) }); err != nil {
-			return err
-		}
+	var err error
+	switch r := d.Case.Record; {
+	case len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, unusable):
+		err = lock.alone(func() { e.saveRecord(ctx, d) })
+	case r != nil && r.Restaging && d.Case.StagedAnswers():
+		err = lock.alone(func() { e.saveRestaged(ctx, d.Case) })
 	}
-	if staged, found := d.Case.Staged(); found && staged.Mounted() && d.Case.Record != nil && d.Case.Record.Restaging {
-		if err := lock.alone(func() { e.saveRestaged(ctx, d.Case) }); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if !d.Healthy() && len(d.Case.OnOldDevice) > 0 {
 		return lock.alone(func() { e.saveOldDevices(ctx, d.Case) })
@@ -65,10 +65,10 @@ func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	e.scanned.setHealthy(volume, c.Began, c.Newest)
 }
 
-// saveRestaged records that something is staged again.
+// saveRestaged records that what is staged has answered again.
 func (e *Engine) saveRestaged(ctx context.Context, c healer.Case) {
 	now := *c.Record
-	now.Restaging = false
+	now.Restaging, now.PendingStage = false, healer.PendingCall{}
 	if err := e.cfg.Records.Save(now); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot save that the volume is staged again", "driver", c.Driver)
 	}
@@ -141,6 +141,7 @@ func newRecord(c healer.Case) healer.Record {
 	// Whichever mount point the caller named, the record is the same.
 	slices.SortFunc(r.MountPoints, func(a, b healer.MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
 	r.Previous, r.Restaging = keepPrevious(c, r), c.Restaging()
+	r.PendingStage, r.PendingHeal = c.Pending(healer.Restage), c.Pending(healer.Delegate)
 	return r
 }
 

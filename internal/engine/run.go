@@ -21,7 +21,7 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 	start := time.Now()
 	outcomes, entries := make([]healer.Outcome, len(admitted)), make([]healer.AuditEntry, len(admitted))
 	for i, a := range admitted {
-		outcomes[i] = healer.Outcome{Step: a.step.Name, Provider: a.step.Provider, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
+		outcomes[i] = healer.Outcome{Step: a.step.Name, Provider: a.step.Provider, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errPanic} // until it returns
 		entries[i] = healer.AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, MountPoint: a.step.MountPoint.String(), Source: a.step.Source.String(), Caller: healer.CallerOf(ctx)}
 	}
 	if err := e.cfg.Audit.Before(entries...); err != nil {
@@ -51,21 +51,25 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 	return outcomes
 }
 
+// errPanic is the error of a step that did not return.
+var errPanic = errors.New("the step ended in a panic")
+
 // act runs the steps, with what they replace in the record before: after a kill in the
 // middle nothing else would tell.
-func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) []error {
+func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (errs []error) {
 	var steps []healer.Step
 	var revalidate []func(context.Context) error
 	for _, a := range admitted {
 		steps, revalidate = append(steps, a.step), append(revalidate, a.permit.Revalidate)
 		e.savePrevious(ctx, c, a.step)
 	}
-	// Again, for the time: a container that started until now may have what was replaced.
+	errs = make([]error, len(steps))
+	for i := range errs {
+		errs[i] = errPanic // until it returns
+	}
 	defer func() {
-		for _, s := range steps {
-			if s.MountPoint.InContainer == nil {
-				e.savePrevious(ctx, c, s)
-			}
+		for i, s := range steps {
+			e.saveAfter(ctx, c, s, errs[i])
 		}
 	}()
 	if runBatch := steps[0].RunBatch; runBatch != nil {

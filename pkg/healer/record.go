@@ -41,9 +41,14 @@ type Record struct {
 	// Previous are superblocks that the volume had and that containers may still have
 	// mounted.
 	Previous []PreviousSuperblock `json:"previous,omitempty"`
-	// Restaging is true while the staging mount point may be bare because a step had the
-	// driver stage the volume anew, in this boot.
+	// Restaging is true from before a step has the driver stage the volume anew, in this
+	// boot, until what is staged has answered: the staging mount point may be bare, or
+	// become so when a daemon gives up that has not served yet.
 	Restaging bool `json:"restaging,omitempty"`
+	// PendingStage and PendingHeal are what the driver may still be at work on in this
+	// boot, of steps of the costs Restage and Delegate.
+	PendingStage PendingCall `json:"pendingStage,omitzero"`
+	PendingHeal  PendingCall `json:"pendingHeal,omitzero"`
 }
 
 // PreviousSuperblock is a filesystem instance that the volume had earlier in this
@@ -68,7 +73,7 @@ type PreviousSuperblock struct {
 func (r Record) Same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
-		r.FilesystemErrors == o.FilesystemErrors && r.Restaging == o.Restaging && slices.Equal(r.MountPoints, o.MountPoints) &&
+		r.FilesystemErrors == o.FilesystemErrors && r.Restaging == o.Restaging && r.PendingStage == o.PendingStage && r.PendingHeal == o.PendingHeal && slices.Equal(r.MountPoints, o.MountPoints) &&
 		slices.EqualFunc(r.Previous, o.Previous, func(a, b PreviousSuperblock) bool {
 			return a.Dev == b.Dev && a.Ended == b.Ended && slices.Equal(a.Mounts, b.Mounts)
 		})

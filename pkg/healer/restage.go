@@ -48,11 +48,20 @@ type StageRequest struct {
 	Secrets        Secrets
 }
 
-// Restaging reports whether a step began to have the volume staged anew, and nothing is
-// staged.
+// Restaging reports whether a step began to have the volume staged anew, and what is staged
+// has not answered since.
 func (c Case) Restaging() bool {
+	return c.RecordOfThisBoot() && c.Record.Restaging && !c.StagedAnswers()
+}
+
+// StagedAnswers reports whether what is staged works.
+func (c Case) StagedAnswers() bool {
 	staged, found := c.Staged()
-	return found && !staged.Mounted() && c.RecordOfThisBoot() && c.Record.Restaging
+	if !found || !staged.Mounted() {
+		return false
+	}
+	a := c.Superblock(staged).Answer
+	return a.Asked && !a.TimedOut && a.Errno == 0
 }
 
 // ErrNotWanted is that of a step which brought what no pod wants any more.

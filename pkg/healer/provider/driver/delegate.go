@@ -17,26 +17,26 @@ import (
 // StepDelegate has the driver heal its volume by NodeHealer of CSI-Addons.
 const StepDelegate = "delegate"
 
-// healsAt returns the CSI-Addons socket of a driver, unless the driver is known not to
-// heal. It asks nothing, for the sake of the many checks that find nothing wrong: the
+// healsAt returns the CSI-Addons socket of a driver and the process that listens, unless the
+// driver is known not to heal. It asks nothing, for the sake of the many checks that find nothing wrong: the
 // step does. A driver that may be at work is tried whatever its sockets did: only
 // NodeHealer can tell that it has ended.
-func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string, within time.Duration) (string, error) {
-	socket := addonsSocket(csiSocket)
-	if p.atWork(c) {
+func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string, within time.Duration) (socket string, pid int, err error) {
+	socket = addonsSocket(csiSocket)
+	if _, atWork := p.atWorkSince(c); atWork {
 		p.memory.cache.Remove(silent{socket: socket})
 	} else if p.memory.silent(csiSocket, "") {
-		return "", errors.New("it does not answer on its CSI socket")
+		return "", 0, errors.New("it does not answer on its CSI socket")
 	}
 	conn, pid, err := p.dial(ctx, socket, within)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	_ = conn.Close()
 	if _, known := p.memory.cache.Get(withoutHealer{socket, pid}); known {
-		return "", errors.New("NodeHealer: UNIMPLEMENTED, as it said before")
+		return "", 0, errors.New("NodeHealer: UNIMPLEMENTED, as it said before")
 	}
-	return socket, nil
+	return socket, pid, nil
 }
 
 // steps offers to have the driver heal what is acute at a mount point of the host, and a
@@ -104,18 +104,19 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 		VolumeContext:     with.VolumeContext,
 	}, resp)
 	e := (*callError)(nil)
-	failed := errors.As(err, &e)
-	p.noteAnswer(c, methodHeal, e)
 	switch {
-	case failed:
+	case errors.As(err, &e):
 		if e.row.Code == codes.Unimplemented {
 			p.memory.cache.Add(withoutHealer{socket, conn.pid}, true, withoutFor)
 		}
-		return p.engineError(c, e, with)
+		return p.engineError(c, healer.Delegate, conn.pid, e, with)
 	case resp.GetAbnormal() && conn.secret:
-		return fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)
+		err = fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)
 	case resp.GetAbnormal():
-		return fmt.Errorf("%s%s", conn.says(), clean(resp.GetMessage(), maxText))
+		err = fmt.Errorf("%s%s", conn.says(), clean(resp.GetMessage(), maxText))
+	}
+	if err != nil {
+		return p.driverError(c, healer.Delegate, conn.pid, err)
 	}
 	return nil
 }
@@ -131,29 +132,12 @@ func (c *connection) identify(ctx context.Context) error {
 
 // engineError returns what a driver's error is for the engine. Only a caller whose secrets
 // count can send others.
-func (p *Provider) engineError(c healer.Case, e *callError, with healer.StageRequest) error {
+func (p *Provider) engineError(c healer.Case, cost healer.Cost, pid int, e *callError, with healer.StageRequest) error {
 	switch refused := e.row.Code == codes.Unauthenticated; {
-	case refused && !with.Called && e.method == methodHeal:
-		return fmt.Errorf("%w; no secrets are sent with it in a cluster", e)
+	case refused && !with.Called && cost == healer.Delegate:
+		return p.driverError(c, cost, pid, fmt.Errorf("%w; no secrets are sent with it in a cluster", e))
 	case refused && with.Called:
-		return &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: e}
-	case p.atWork(c):
-		return pendingError{e}
+		return &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: p.driverError(c, cost, pid, e)}
 	}
-	return e
-}
-
-// pendingError is that of a driver which may still be at work: no other step of the
-// call runs beside it, and none of the calls after it while Excludes says so.
-type pendingError struct{ *callError }
-
-// Unwrap returns the driver's answer.
-func (e pendingError) Unwrap() error { return e.callError }
-
-// Ended is what the engine asks a step that it cannot end. Nothing tells when a driver
-// ends, so the volume is free for the next call, which asks the driver again.
-func (pendingError) Ended() <-chan struct{} {
-	ended := make(chan struct{})
-	close(ended)
-	return ended
+	return p.driverError(c, cost, pid, e)
 }

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,30 @@ import (
 
 func gone(context.Context) (*csi.VolumeHealth, error) {
 	return &csi.VolumeHealth{HealthStatuses: []*csi.VolumeHealth_VolumeHealthEntry{entry(csi.VolumeHealthErrorType_DATA_LOSS, "Gone", "x")}}, nil
+}
+
+// hands is a clock that a test moves.
+type hands struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (h *hands) Now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *hands) pass(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+func withClock(p *Provider) *hands {
+	h := &hands{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	p.memory = newMemory(h)
+	return h
 }
 
 // One volume about which the driver does not answer says nothing of the others.

@@ -9,15 +9,16 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// memory has what a driver need not be asked again so soon.
+// memory has what a driver need not be asked again so soon. A server that starts anew asks
+// again: what must outlive it stands in the volume's record.
 type memory struct {
 	cache *cache.LRUExpireCache
-	// pending has a row of answers for each volume: apart, so that nothing that a
-	// driver has more of displaces it.
-	pending *cache.LRUExpireCache
-	// opinions has the last one of each volume.
+	// opinions has the last one of each volume: apart, so that nothing that a driver has
+	// more of displaces it.
 	opinions *cache.LRUExpireCache
 	clock    cache.Clock
 }
@@ -25,15 +26,15 @@ type memory struct {
 func newMemory(clock cache.Clock) memory {
 	return memory{
 		cache:    cache.NewLRUExpireCacheWithClock(maxMemory, clock),
-		pending:  cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
 		opinions: cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
 		clock:    clock,
 	}
 }
 
 const (
-	// maxMemory is many times the drivers of a node.
-	maxMemory = 256
+	// maxMemory is many times the drivers of a node, maxVolumes many times the volumes.
+	maxMemory  = 256
+	maxVolumes = 1024
 	// withoutFor is how long NodeHealer counts as unimplemented, in the same process.
 	withoutFor = time.Hour
 	// knownFor is how long a process counts as the driver, with its capabilities.
@@ -55,6 +56,10 @@ type process struct {
 	driver, socket string
 	pid            int
 }
+
+type volumeOf struct{ driver, id string }
+
+func keyOf(c healer.Case) volumeOf { return volumeOf{c.Driver, c.Volume.ID} }
 
 // silent is a socket, or what it is asked of one volume.
 type silent struct{ socket, volume string }

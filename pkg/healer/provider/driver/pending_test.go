@@ -2,10 +2,10 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,134 +18,100 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
 )
 
-// hands is a clock that a test moves.
-type hands struct {
-	mu  sync.Mutex
-	now time.Time
+// driversAnswer is how the engine is told what a driver answered: whether that is recorded as
+// pending, and whether other steps stop.
+func driversAnswer(t *testing.T, err error) (pending, stops bool) {
+	t.Helper()
+	var answer *healer.DriverError
+	if !errors.As(err, &answer) {
+		t.Fatalf("%v is no answer of a driver", err)
+	}
+	_, stops = err.(interface{ Ended() <-chan struct{} }) //nolint:errorlint // as the engine asks
+	return answer.Pending, stops
 }
 
-func (h *hands) Now() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.now
-}
-
-func (h *hands) pass(d time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.now = h.now.Add(d)
-}
-
-func withClock(p *Provider) *hands {
-	h := &hands{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	p.memory = newMemory(h)
-	return h
+// A driver that may be at work, by what the record says.
+func TestExcludes(t *testing.T) {
+	const first, now = time.Minute, time.Hour
+	for name, tc := range map[string]struct {
+		row    healer.PendingCall
+		listen int
+		want   bool
+	}{
+		"none":              {healer.PendingCall{}, 0, false},
+		"a moment ago":      {healer.PendingCall{First: now - time.Second, Last: now - time.Second, Calls: 1, PID: 7}, 7, true},
+		"who listens?":      {healer.PendingCall{First: now - time.Second, Last: now - time.Second, Calls: 1, PID: 7}, 0, true},
+		"who was called?":   {healer.PendingCall{First: now - time.Second, Last: now - time.Second, Calls: 1}, 7, true},
+		"another process":   {healer.PendingCall{First: now - time.Second, Last: now - time.Second, Calls: 1, PID: 6}, 7, false},
+		"a minute ago":      {healer.PendingCall{First: now - first, Last: now - first, Calls: 1}, 0, false},
+		"twice":             {healer.PendingCall{First: now - 3*first, Last: now - first, Calls: 2}, 0, true},
+		"for ten minutes":   {healer.PendingCall{First: now - 10*first, Last: now - time.Second, Calls: 5}, 0, false},
+		"very many of them": {healer.PendingCall{First: now - first, Last: now - first, Calls: 1 << 30}, 0, true},
+	} {
+		p := provider(nil)
+		p.cfg.StepTimeout = first / waitParts
+		for _, heal := range []bool{true, false} {
+			c := with(dead(), Evidence{StagePID: tc.listen, HealPID: tc.listen})
+			c.Began, c.BootTime = now, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			if heal {
+				c.Record.PendingHeal = tc.row
+			} else {
+				c.Record.PendingStage = tc.row
+			}
+			why := p.Excludes(c)
+			if (why != "") != tc.want || tc.want && !strings.HasPrefix(why, "driver d.example.com may still be at work since 2026-01-02T0") {
+				t.Errorf("%s: %q", name, why)
+			}
+			c.BootID = "another"
+			if why := p.Excludes(c); why != "" {
+				t.Errorf("%s, before this boot: %q", name, why)
+			}
+		}
+	}
 }
 
 // The handler of a driver may ignore that the call ended.
-func TestDriverThatDidNotAnswerIsAtWork(t *testing.T) {
-	f := newFake()
-	f.heal = func(ctx context.Context) (*healerpb.NodeHealerResponse, error) { <-ctx.Done(); return nil, ctx.Err() }
-	p := f.serve(t)
-	clock := withClock(p)
-	if why := p.Excludes(lost()); why != "" {
-		t.Error("before: ", why)
-	}
-	if err := delegateOf(t, p, lost()).Run(t.Context(), allowed); err == nil {
-		t.Fatal("no error")
-	}
-	if why := p.Excludes(lost()); why != "driver d.example.com may still be at work since 2026-01-02T03:04:05Z" {
-		t.Error(why)
-	}
-	other := lost()
-	other.Volume.ID = "w"
-	if why := p.Excludes(other); why != "" {
-		t.Error("another volume: ", why)
-	}
-	clock.pass(stepsAtWork*p.cfg.StepTimeout - time.Millisecond)
-	if p.Excludes(lost()) == "" {
-		t.Error("it is over too soon")
-	}
-	clock.pass(time.Millisecond)
-	if why := p.Excludes(lost()); why != "" {
-		t.Error("it is never over: ", why)
+func TestAnswersThatLeaveItOpen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		heal           func(context.Context) (*healerpb.NodeHealerResponse, error)
+		pending, stops bool
+		row            healer.PendingCall
+	}{
+		"none in time": {heal: func(ctx context.Context) (*healerpb.NodeHealerResponse, error) { <-ctx.Done(); return nil, ctx.Err() }, pending: true, stops: true},
+		"ABORTED":      {heal: code(codes.Aborted), pending: true, stops: true},
+		"UNAVAILABLE":  {heal: code(codes.Unavailable), pending: true, stops: true},
+		"CANCELLED":    {heal: code(codes.Canceled), pending: true, stops: true},
+		"INTERNAL":     {heal: code(codes.Internal)},
+		"for too long": {heal: code(codes.Aborted), row: healer.PendingCall{First: -time.Hour, Last: -time.Minute, Calls: 1}, pending: true},
+		"still abnormal": {heal: func(context.Context) (*healerpb.NodeHealerResponse, error) {
+			return &healerpb.NodeHealerResponse{Abnormal: true}, nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.heal = tc.heal
+			p := f.serve(t)
+			c := lost()
+			c.Record.PendingHeal = tc.row
+			if pending, stops := driversAnswer(t, delegateOf(t, p, c).Run(t.Context(), allowed)); pending != tc.pending || stops != tc.stops {
+				t.Errorf("pending: %v, stops: %v", pending, stops)
+			}
+		})
 	}
 }
 
 // What its sockets did meanwhile keeps nobody from asking whether it has ended.
 func TestDriverAtWorkIsAskedAgain(t *testing.T) {
 	f := newFake()
-	f.heal = code(codes.DeadlineExceeded)
 	p := f.serve(t)
-	clock := withClock(p)
 	p.cfg.StepTimeout = time.Minute
-	_ = delegateOf(t, p, lost()).Run(t.Context(), allowed)
 	p.memory.leaveAlone(csiSocket)
 	p.memory.leaveAlone(addonsAt)
 	f.heal = code(codes.Internal)
-	if err := delegateOf(t, p, lost()).Run(t.Context(), allowed); err == nil || !strings.Contains(err.Error(), "INTERNAL") {
+	c := lost()
+	c.Record.PendingHeal = healer.PendingCall{Calls: 1}
+	if err := delegateOf(t, p, c).Run(t.Context(), allowed); err == nil || !strings.Contains(err.Error(), "INTERNAL") {
 		t.Error(err)
-	}
-	if why := p.Excludes(lost()); why != "" {
-		t.Error("it said that it has ended: ", why)
-	}
-	clock.pass(2 * silentFor)
-	delegateOf(t, p, lost())
-}
-
-func TestDriverThatNeverSettles(t *testing.T) {
-	for name, tc := range map[string]struct {
-		code codes.Code
-		// pauses come before each call; the last call lets others run.
-		pauses []time.Duration
-	}{
-		"UNAVAILABLE":         {codes.Unavailable, []time.Duration{0, time.Second, time.Second}},
-		"UNAVAILABLE, seldom": {codes.Unavailable, []time.Duration{0, 15 * time.Minute, 15 * time.Minute}},
-		"ABORTED":             {codes.Aborted, []time.Duration{0, time.Minute, time.Minute, time.Minute, 7 * time.Minute}},
-		"ABORTED, seldom":     {codes.Aborted, []time.Duration{0, 15 * time.Minute, 15 * time.Minute}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFake()
-			f.heal = code(tc.code)
-			p := f.serve(t)
-			clock := withClock(p)
-			p.cfg.StepTimeout = patience // it answers at once
-			run := func() (stops bool) {
-				_, stops = delegateOf(t, p, lost()).Run(t.Context(), allowed).(interface{ Ended() <-chan struct{} }) //nolint:errorlint // as the engine asks
-				if (p.Excludes(lost()) != "") != stops {
-					t.Errorf("excludes: %q", p.Excludes(lost()))
-				}
-				return stops
-			}
-			for i, pause := range tc.pauses {
-				clock.pass(pause)
-				if last := i == len(tc.pauses)-1; run() == last {
-					t.Errorf("call %d: stops: %v", i+1, !last)
-				}
-			}
-			f.heal = nil
-			if run() {
-				t.Error("it settled")
-			}
-		})
-	}
-}
-
-// A deadline that passed counts, whatever the driver says afterwards.
-func TestAnswersAfterADeadline(t *testing.T) {
-	f := newFake()
-	f.heal = code(codes.Canceled)
-	p := f.serve(t)
-	clock := withClock(p)
-	p.cfg.StepTimeout = time.Minute
-	_ = delegateOf(t, p, lost()).Run(t.Context(), allowed)
-	f.heal = code(codes.Unavailable)
-	for range maxPending + 1 {
-		clock.pass(time.Second)
-		_ = delegateOf(t, p, lost()).Run(t.Context(), allowed)
-		if p.Excludes(lost()) == "" {
-			t.Error("others may run")
-		}
 	}
 }
 
@@ -155,7 +121,7 @@ func TestDriverAtWorkOnAVolumeThatHangs(t *testing.T) {
 		csiSocket: raw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }),
 	}})
 	c := lost()
-	p.noteAnswer(c, methodHeal, &callError{row: rowOf(codes.Aborted)})
+	c.Record.PendingHeal = healer.PendingCall{Calls: 1}
 	c.Superblocks = nil
 	if e := collect(t, p, c); e != (Evidence{}) || p.Excludes(c) == "" {
 		t.Errorf("%+v, %q", e, p.Excludes(c))
@@ -166,9 +132,10 @@ func TestDriverAtWorkOnAVolumeThatHangs(t *testing.T) {
 func TestStagingIsSettledByWhatIsStaged(t *testing.T) {
 	p, _, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error { return status.Error(codes.Aborted, "") })
 	c := dead()
-	if err := restageStep(t, p, c).Run(t.Context(), func(context.Context) error { return nil }); err == nil {
-		t.Fatal("it does not fail")
+	if pending, stops := driversAnswer(t, restageStep(t, p, c).Run(t.Context(), allowed)); !pending || !stops {
+		t.Errorf("pending: %v, stops: %v", pending, stops)
 	}
+	c.Record.PendingStage = healer.PendingCall{Calls: 1}
 	if p.Excludes(c) == "" {
 		t.Error("other steps may run beside the driver")
 	}

@@ -64,6 +64,9 @@ type Evidence struct {
 	// HealsAt is the socket at which the driver may offer NodeHealer; empty: it does
 	// not.
 	HealsAt string
+	// HealPID and StagePID are the processes that listen where NodeHealer and
+	// NodeStageVolume are called; 0 for one that was not asked, or cannot be seen.
+	HealPID, StagePID int
 	// Order is how the driver is told to stage the volume anew, at the socket StagesAt;
 	// NotRestaged says why it is not. All are empty where nothing is to be staged.
 	Order                 healer.RestageOrder
@@ -94,7 +97,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		e.Opinion = p.memory.lastOpinion(c)
 		e.NotAsked = "cannot be asked: " + clean(err.Error(), maxText)
 	}
-	if e.HealsAt, err = p.healsAt(ctx, c, socket, each); err != nil {
+	if e.HealsAt, e.HealPID, err = p.healsAt(ctx, c, socket, each); err != nil {
 		e.NotOffered = clean(err.Error(), maxText)
 	}
 	if s, remembers := p.cfg.Stager.(interface{ Remember(c healer.Case) }); remembers {
@@ -104,6 +107,12 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		e.StagesAt = socket
 		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
 			e.NotRestaged = err.Error()
+		}
+	}
+	if c.Pending(healer.Restage).Calls > 0 {
+		if conn, pid, err := p.dial(ctx, socket, each); err == nil {
+			_ = conn.Close()
+			e.StagePID = pid
 		}
 	}
 	klog.FromContext(ctx).V(4).Info("Asked the driver", "driver", c.Driver, "notAsked", e.NotAsked, "notOffered", e.NotOffered)

@@ -36,29 +36,26 @@ type Host interface {
 
 // restageable returns the staging mount point of a volume that only the driver can bring
 // back: a FUSE filesystem without a disk, all of whose mounts there are disconnected, or
-// that an interrupted step took off.
+// where nothing is left of what a step began to have staged. What is bare counts only while
+// something else of the volume is dead: else kubelet has unstaged it, and may be about to have
+// it staged for the next pod.
 func restageable(c healer.Case) (healer.MountPoint, bool) {
 	staged, found := c.Staged()
 	if !found || c.Block || staged.Layout.Kind != layout.Staging {
 		return staged, false
 	}
 	if !staged.Mounted() {
-		return staged, c.Restaging() && isFUSE(c.Record.FSType, c.Record.Source)
+		return staged, c.Restaging() && isFUSE(c.Record.FSType, c.Record.Source) && slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool {
+			if p.InContainer != nil {
+				return facts.Disconnected(p.InContainer.Probe.Errno)
+			}
+			return p.Mounted() && facts.Disconnected(c.Superblock(p).Answer.Errno)
+		})
 	}
 	return staged, !slices.ContainsFunc(staged.Stack, func(m facts.Mount) bool {
 		sb, probed := c.Superblocks[m.Dev]
 		return !probed || !facts.Disconnected(sb.Answer.Errno) || m.Path != staged.Path || !isFUSE(m.FSType, m.Source)
 	})
-}
-
-// stagedAnswers reports whether what is staged works.
-func stagedAnswers(c healer.Case) bool {
-	staged, found := c.Staged()
-	if !found || !staged.Mounted() {
-		return false
-	}
-	a := c.Superblock(staged).Answer
-	return a.Asked && !a.TimedOut && a.Errno == 0
 }
 
 // isFUSE reports whether a filesystem is one of FUSE that no disk lies behind.

@@ -256,6 +256,10 @@ func TestRestageOffered(t *testing.T) {
 		"left bare": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
 			c.MountPoints[1].Stack, c.Record.Restaging = nil, true
 		}, ""},
+		"left bare, and nothing else is dead": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
+			c.MountPoints = c.MountPoints[1:]
+			c.MountPoints[0].Stack, c.Record.Restaging = nil, true
+		}, notOffered},
 		"left bare in another boot": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
 			c.MountPoints[1].Stack, c.Record.Restaging, c.BootID = nil, true, "another"
 		}, notOffered},

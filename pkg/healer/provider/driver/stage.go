@@ -172,6 +172,9 @@ func (s *staging) stage(ctx context.Context) error {
 	return s.conn.call(ctx, csi.Node_NodeStageVolume_FullMethodName, s.request, new(csi.NodeStageVolumeResponse))
 }
 
+// methodStage is the method that restage calls.
+var methodStage = shortName(csi.Node_NodeStageVolume_FullMethodName)
+
 // finishTimeout is how long it may take to find out what is at the staging path in the end.
 const finishTimeout = 10 * time.Second
 
@@ -182,11 +185,8 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	e := (*callError)(nil)
-	if errors.As(err, &e) && e.method == methodStage || err == nil {
-		s.noteAnswer(s.c, methodStage, e)
-	}
-	if e != nil {
-		err = s.engineError(s.c, e, s.with)
+	if errors.As(err, &e) && e.method == methodStage {
+		err = s.engineError(s.c, healer.Restage, s.conn.pid, e, s.with)
 	}
 	unwanted := s.revalidate(ctx)
 	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil)
@@ -200,9 +200,9 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	case err != nil:
 		return err
 	case mountErr != nil:
-		return fmt.Errorf("%w; the staging path may be bare: %w", errNoEffect, mountErr)
+		return fmt.Errorf("%w; the staging path may be bare: %w", s.noEffect(), mountErr)
 	case placed || !changed:
-		return errNoEffect
+		return s.noEffect()
 	}
 	return nil
 }
@@ -213,6 +213,10 @@ func (s *staging) before() facts.Mount {
 		return top
 	}
 	return facts.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
+}
+
+func (s *staging) noEffect() error {
+	return s.driverError(s.c, healer.Restage, s.conn.pid, errNoEffect)
 }
 
 // errNoEffect is that of a driver that answered OK and mounted nothing.

@@ -1,0 +1,40 @@
+package healer
+
+import (
+	"testing"
+	"time"
+)
+
+// A driver counts as at work for twice as long after each further call, and for ten minutes in
+// all.
+func TestPendingCall(t *testing.T) {
+	const while = time.Minute
+	var p PendingCall
+	if p.AtWork(0, while) {
+		t.Error("none is at work")
+	}
+	now := time.Hour
+	begun := now
+	for _, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 3 * time.Minute} {
+		p = p.With(7, now)
+		if !p.AtWork(now+want-1, while) || p.AtWork(now+want, while) {
+			t.Errorf("after %d calls it is not at work for %s", p.Calls, want)
+		}
+		now += want
+	}
+	if now-begun != maxPending {
+		t.Errorf("it was at work for %s", now-begun)
+	}
+	if p = p.With(7, now); p.AtWork(now, while) || p.First != begun {
+		t.Errorf("it is at work for ever: %+v", p)
+	}
+	if q := p.With(0, now); q.First != begun {
+		t.Errorf("a process that cannot be seen begins a row: %+v", q)
+	}
+	if q := p.With(8, now); q != (PendingCall{now, now, 1, 8}) {
+		t.Errorf("another process: %+v", q)
+	}
+	if now += pendingRow + 1; p.With(7, now) != (PendingCall{now, now, 1, 7}) {
+		t.Errorf("much later: %+v", p.With(7, now))
+	}
+}
