@@ -34,7 +34,9 @@ func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step)
 		return false
 	}
 	now := *c.Record
-	now.Restaging = s.Cost == healer.Restage || c.Restaging()
+	if now.Restaging = s.Cost == healer.Restage || c.Restaging(); now.Restaging && !c.Restaging() {
+		now.RestagingSince = c.Began
+	}
 	if c.RecordOfThisBoot() {
 		now.Newest = e.scanned.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
 	}

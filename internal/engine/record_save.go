@@ -140,7 +140,10 @@ func newRecord(c healer.Case) healer.Record {
 	r.MountPoints = append(r.MountPoints, c.Dormant...)
 	// Whichever mount point the caller named, the record is the same.
 	slices.SortFunc(r.MountPoints, func(a, b healer.MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
-	r.Previous, r.Restaging = keepPrevious(c, r), c.Restaging()
+	r.Previous = keepPrevious(c, r)
+	if r.Restaging = c.Restaging(); r.Restaging {
+		r.RestagingSince = c.Record.RestagingSince
+	}
 	r.PendingStage, r.PendingHeal = c.Pending(healer.Restage), c.Pending(healer.Delegate)
 	return r
 }

@@ -2,8 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -27,4 +30,19 @@ func (n *Node) MountDead(ctx context.Context, path string, before facts.Mount, p
 		return false, false, err
 	}
 	return a.Placed, a.Changed, nil
+}
+
+// Mounting names the processes that may be about to mount something at a path, which has several
+// names: those of the pod of a driver's process and root's, of those that started at a time since
+// the boot or later.
+func (n *Node) Mounting(ctx context.Context, paths []string, since time.Duration, driver int) (found []facts.FUSEDaemon, err error) {
+	err = n.probes.serialize(ctx, mountingWalk, func() error {
+		q := ops.MountingQuery{Paths: paths, Since: since, Driver: driver, Budget: n.cfg.ProbeTimeout / 2}
+		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Mounting, q)
+		if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
+			err = nil
+		}
+		return err
+	})
+	return found, err
 }

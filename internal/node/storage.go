@@ -18,7 +18,9 @@ var (
 	containerWalk = storage{root: "/proc/*/cgroup"}
 	daemonWalk    = storage{root: "/proc/*/fdinfo"}
 	abortWalk     = storage{root: "/proc/*/mountinfo"}
-	fusectl       = storage{root: "/sys/fs/fuse/connections"}
+	// mountingWalk is the walk that finds who is about to mount something.
+	mountingWalk = storage{root: "/proc/*/cmdline"}
+	fusectl      = storage{root: "/sys/fs/fuse/connections"}
 )
 
 func storageOf(m facts.Mount) storage {

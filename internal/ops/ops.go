@@ -41,6 +41,8 @@ var (
 	// UnmountDead takes dead mounts off a staging path, and MountDead puts one there.
 	UnmountDead = worker.Define("unmount-dead", worker.Spent, unmountDead)
 	MountDead   = worker.Define("mount-dead", worker.Spent, mountDead)
+	// Mounting names the processes that may be about to mount something at a path.
+	Mounting = worker.Define("mounting", worker.Spent, mounting)
 )
 
 // Ops lists the operations for worker.Serve.
@@ -49,6 +51,6 @@ func Ops() []worker.Servable {
 		Inspect, InspectSilent, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
-		AbortFUSE, UnmountDead, MountDead,
+		AbortFUSE, UnmountDead, MountDead, Mounting,
 	}
 }

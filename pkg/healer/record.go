@@ -45,6 +45,8 @@ type Record struct {
 	// boot, until what is staged has answered: the staging mount point may be bare, or
 	// become so when a daemon gives up that has not served yet.
 	Restaging bool `json:"restaging,omitempty"`
+	// RestagingSince is when the first such step began, in time since the boot.
+	RestagingSince time.Duration `json:"restagingSinceBoot,omitempty"`
 	// PendingStage and PendingHeal are what the driver may still be at work on in this
 	// boot, of steps of the costs Restage and Delegate.
 	PendingStage PendingCall `json:"pendingStage,omitzero"`

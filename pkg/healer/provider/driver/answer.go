@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -64,7 +65,13 @@ type callError struct {
 	method string
 	row    Row
 	text   string
+	// inProgress is true where the text says that the driver is at work on the volume: not all
+	// drivers have the code for that, ABORTED.
+	inProgress bool
 }
+
+// pending reports whether the driver may still be at work on what it was asked for.
+func (e *callError) pending() bool { return e.row.Pending() || e.inProgress }
 
 // Error implements error.
 func (e *callError) Error() string { return fmt.Sprintf("%s: %s: %s", e.method, e.row.Name, e.text) }
@@ -86,5 +93,8 @@ func (e classed) Class() api.Class { return e.class }
 
 func failed(method string, err error) *callError {
 	s := status.Convert(err)
-	return &callError{method: method, row: rowOf(s.Code()), text: s.Message()}
+	return &callError{
+		method: method, row: rowOf(s.Code()), text: s.Message(),
+		inProgress: strings.Contains(strings.ToLower(s.Message()), "operation in progress"),
+	}
 }

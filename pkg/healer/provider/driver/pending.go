@@ -50,7 +50,7 @@ func (p *Provider) Excludes(c healer.Case) string {
 func (p *Provider) driverError(c healer.Case, cost healer.Cost, pid int, err error) error {
 	answer := &healer.DriverError{Err: err, PID: pid}
 	e := (*callError)(nil)
-	answer.Pending = errors.As(err, &e) && e.row.Pending()
+	answer.Pending = errors.As(err, &e) && e.pending()
 	if answer.Pending && p.atWork(c, c.Pending(cost).With(pid, c.Began)) {
 		return pendingError{answer}
 	}

@@ -71,6 +71,9 @@ type Evidence struct {
 	// NotRestaged says why it is not. All are empty where nothing is to be staged.
 	Order                 healer.RestageOrder
 	StagesAt, NotRestaged string
+	// Mounting says which process may be about to mount what a step began to have staged;
+	// empty for none.
+	Mounting string
 }
 
 // Collect implements healer.Collector. A driver that cannot be asked makes nothing
@@ -103,16 +106,16 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	if s, remembers := p.cfg.Stager.(interface{ Remember(c healer.Case) }); remembers {
 		s.Remember(c)
 	}
-	if _, may := restageable(c); may {
-		e.StagesAt = socket
-		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
-			e.NotRestaged = err.Error()
-		}
-	}
-	if c.Pending(healer.Restage).Calls > 0 {
+	if c.Restaging() {
 		if conn, pid, err := p.dial(ctx, socket, each); err == nil {
 			_ = conn.Close()
 			e.StagePID = pid
+		}
+	}
+	if staged, may := restageable(c); may {
+		e.StagesAt, e.Mounting = socket, p.mounting(ctx, c, staged, e.StagePID)
+		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
+			e.NotRestaged = err.Error()
 		}
 	}
 	klog.FromContext(ctx).V(4).Info("Asked the driver", "driver", c.Driver, "notAsked", e.NotAsked, "notOffered", e.NotOffered)

@@ -2,9 +2,12 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -32,6 +35,7 @@ type Host interface {
 	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
 	UnmountDead(ctx context.Context, path string, stack []facts.Mount, revalidate func(context.Context) error) error
 	MountDead(ctx context.Context, path string, before facts.Mount, place bool) (placed, changed bool, err error)
+	Mounting(ctx context.Context, paths []string, since time.Duration, driver int) ([]facts.FUSEDaemon, error)
 }
 
 // restageable returns the staging mount point of a volume that only the driver can bring
@@ -74,15 +78,42 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 		Heals:   []healer.Reason{healer.Disconnected, healer.DaemonGone, healer.StagingNotMounted},
 		Refused: e.NotRestaged,
 	}
-	if step.Refused == "" {
+	wait := p.Excludes(c)
+	if wait == "" {
+		wait = e.Mounting
+	}
+	switch {
+	case step.Refused != "":
+	case wait != "" && staged.Mounted():
+		step.Refused = wait
+	default:
 		step.Refused = daemonKnown(c, staged)
 	}
 	if step.Refused == "" {
 		step.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
-			return p.stageAnew(ctx, c, staged, e, revalidate)
+			return p.stageAnew(ctx, c, staged, e, wait, revalidate)
 		}
 	}
 	return step, true
+}
+
+// mounting says which process may be about to mount what a step began to have staged; empty
+// for none. A second call would start a second daemon beside it, with a cache of its own on
+// the same storage.
+func (p *Provider) mounting(ctx context.Context, c healer.Case, staged healer.MountPoint, driver int) string {
+	if !c.Restaging() {
+		return ""
+	}
+	found, err := p.cfg.Host.Mounting(ctx, []string{staged.Path, p.forDriver(staged.Path)}, c.Record.RestagingSince, driver)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("it cannot be told whether a process is about to mount there, as a step began at %s: %v", c.BootTime.Add(c.Record.RestagingSince).UTC().Format(time.RFC3339), err)
+	case len(found) == 0:
+		return ""
+	}
+	d := found[0]
+	return fmt.Sprintf("process %d (%s) has the staging path in its arguments and may be about to mount there, since %s; if it hangs, end it",
+		d.PID, printable.Name(d.Command), c.BootTime.Add(d.Started).UTC().Format(time.RFC3339))
 }
 
 // daemonKnown says why the daemon is not known to be gone; empty if it is. Another

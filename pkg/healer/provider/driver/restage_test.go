@@ -46,6 +46,9 @@ func dead() healer.Case {
 // fakeHost is a node with one staging path.
 type fakeHost struct {
 	daemons facts.FUSEDaemons
+	// mounting is who is about to mount something, notTold why that is not known.
+	mounting []facts.FUSEDaemon
+	notTold  error
 	// mounted is what is there: empty, "dead", "new".
 	mounted string
 	acts    []string
@@ -53,6 +56,10 @@ type fakeHost struct {
 
 func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, error) {
 	return h.daemons, nil
+}
+
+func (h *fakeHost) Mounting(context.Context, []string, time.Duration, int) ([]facts.FUSEDaemon, error) {
+	return h.mounting, h.notTold
 }
 
 func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []facts.Mount, revalidate func(context.Context) error) error {
@@ -180,6 +187,60 @@ func TestRestageAfterSilence(t *testing.T) {
 	p.memory.leaveAlone(csiSocket)
 	if err := s.Run(t.Context(), func(context.Context) error { return nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// A driver that may be at work on an earlier call is not called a second time: where the path is
+// bare, it does not stay so.
+func TestRestageWaits(t *testing.T) {
+	pending := func(c *healer.Case, _ *fakeHost) { c.Record.PendingStage = healer.PendingCall{Calls: 1} }
+	for name, tc := range map[string]struct {
+		change func(*healer.Case, *fakeHost)
+		says   string
+	}{
+		"no answer":     {pending, "may still be at work since"},
+		"NodeHealer":    {func(c *healer.Case, _ *fakeHost) { c.Record.PendingHeal = healer.PendingCall{Calls: 1} }, "may still be at work since"},
+		"a daemon":      {func(_ *healer.Case, h *fakeHost) { h.mounting = []facts.FUSEDaemon{{PID: 7, Command: "geesefs"}} }, "process 7 (geesefs) has the staging path in its arguments"},
+		"it is unknown": {func(_ *healer.Case, h *fakeHost) { h.notTold = errors.New("it took too long") }, "it took too long"},
+	} {
+		for _, bare := range []bool{false, true} {
+			p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
+			c := dead()
+			c.Record.Restaging = true
+			tc.change(&c, h)
+			want := ""
+			if bare {
+				c.MountPoints[1].Stack, h.mounted, want = nil, "", "mount-dead"
+			}
+			s := restageStep(t, p, c)
+			why := s.Refused
+			if bare && s.Run != nil {
+				why = fmt.Sprint(s.Run(t.Context(), allowed))
+			}
+			if got := strings.Join(h.acts, " "); !strings.Contains(why, tc.says) || got != want || f.count("NodeStageVolume") > 0 {
+				t.Errorf("%s, bare: %v: it says %q and did %q", name, bare, why, got)
+			}
+		}
+	}
+}
+
+// Who has the path in his arguments counts only once a step has begun.
+func TestRestageDoesNotWaitBeforeItBegan(t *testing.T) {
+	p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+	h.mounting = []facts.FUSEDaemon{{PID: 7}}
+	if s := restageStep(t, p, dead()); s.Refused != "" {
+		t.Error(s.Refused)
+	}
+}
+
+// Not all drivers have a code for that they are at work.
+func TestRestageInProgress(t *testing.T) {
+	for _, c := range []codes.Code{codes.Internal, codes.Unknown} {
+		p, h, _ := stagingDriver(t, healer.StageFirst, func(*fakeHost) error { return status.Error(c, "an Operation in progress on volume v") })
+		err := restageStep(t, p, dead()).Run(t.Context(), allowed)
+		if pending, stops := driversAnswer(t, err); !pending || !stops || len(h.acts) > 1 {
+			t.Errorf("%v: pending: %v, stops: %v, it did %q", err, pending, stops, h.acts)
+		}
 	}
 }
 

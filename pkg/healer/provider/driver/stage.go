@@ -30,12 +30,16 @@ type staging struct {
 }
 
 // stageAnew has the driver stage the volume at the staging path, from which the dead
-// mounts go before or, if the driver refuses them, then.
-func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.MountPoint, e Evidence, revalidate func(context.Context) error) error {
+// mounts go before or, if the driver refuses them, then. Where the driver must not be called
+// now, for the reason wait, nothing is left bare only.
+func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.MountPoint, e Evidence, wait string, revalidate func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DriverTimeout)
 	defer cancel()
 	s := staging{Provider: p, c: c, staged: staged, revalidate: revalidate, bare: !staged.Mounted()}
-	err := s.prepare(ctx, e)
+	err := atWorkError(wait)
+	if err == nil {
+		err = s.prepare(ctx, e)
+	}
 	if err == nil {
 		defer s.conn.close()
 		err = s.call(ctx, e.Order)
@@ -132,7 +136,15 @@ func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
 	}
 }
 
-// served is the error of a connection that a process may serve. It may be ending, or one
+// atWorkError is the error of a step that must not call the driver now; nil for no reason.
+func atWorkError(why string) error {
+	if why == "" {
+		return nil
+	}
+	return served(why)
+}
+
+// served is the error of what a process may serve, or be about to. It may be ending, or one
 // that could not be examined in time.
 func served(why string) error {
 	return classed{fmt.Errorf("%w: %s", healer.ErrRefused, why), api.Class{Tier: api.Transient, Type: api.TypeExecution}}
@@ -150,7 +162,7 @@ func (s *staging) call(ctx context.Context, order healer.RestageOrder) error {
 	}
 	err := s.stage(ctx)
 	e := (*callError)(nil)
-	if s.bare || !errors.As(err, &e) || e.row.Code != codes.Internal && e.row.Code != codes.FailedPrecondition {
+	if s.bare || !errors.As(err, &e) || e.pending() || e.row.Code != codes.Internal && e.row.Code != codes.FailedPrecondition {
 		return err
 	}
 	if err := s.unmountDead(ctx); err != nil {

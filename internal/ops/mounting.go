@@ -1,0 +1,96 @@
+package ops
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// MountingQuery asks which processes may be about to mount something at a path: those that
+// have it in their arguments, as daemons of FUSE filesystems and their helpers do. A daemon
+// that waits for its storage mounts late, also when nobody waits for it any more.
+type MountingQuery struct {
+	// Paths are the names of the path, as the healer and as the driver knows it.
+	Paths []string
+	// Since is the start of the earliest process that counts, in time since the boot.
+	Since time.Duration
+	// Driver is a process of the driver, 0 if none is known. The processes of its pod count,
+	// and root's outside of pods: anybody may have anything in his arguments.
+	Driver int
+	// Budget bounds the walk over all processes.
+	Budget time.Duration
+}
+
+// maxArguments bounds what is read of one process's arguments.
+const maxArguments = 64 << 10
+
+var errWalkCut = errors.New("not all processes could be looked at in time")
+
+// mounting names the processes. The arguments of one may be unreadable for as long as its
+// storage does not answer (mmap_lock): such a process does not count.
+func mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
+	proc, err := openProcfs()
+	if err != nil {
+		return nil, err
+	}
+	defer proc.close()
+	s := &scan{proc: proc, end: time.Now().Add(q.Budget)}
+	pids, err := s.whoRuns()
+	if err != nil {
+		return nil, err
+	}
+	pod := ""
+	if q.Driver != 0 {
+		pod = s.processOf(q.Driver).PodUID
+	}
+	each(s, pids, func(pid int) facts.FUSEDaemon { return s.mountingAt(q, pid, pod) }, func(_ int, d facts.FUSEDaemon, _ bool) {
+		if d.PID != 0 {
+			found = append(found, d)
+		}
+	})
+	if s.cut {
+		err = errWalkCut
+	}
+	return found, err
+}
+
+// mountingAt describes a process if it counts; else the result is zero.
+func (s *scan) mountingAt(q MountingQuery, pid int, pod string) (none facts.FUSEDaemon) {
+	_, _, started, err := s.stat(strconv.Itoa(pid))
+	// The kernel cuts the start down to a hundredth of a second.
+	if err != nil || started < q.Since.Truncate(time.Second/100) {
+		return none // as most
+	}
+	d := s.processOf(pid).FUSEDaemon
+	switch {
+	case d.PID == 0, d.PodUID != pod && d.PodUID != "", d.PodUID == "" && !s.isRoots(pid):
+		return none
+	case d.Command == "healerctl": // which is told the path to heal
+		return none
+	}
+	arguments, err := s.proc.read(strconv.Itoa(pid)+"/cmdline", maxArguments)
+	if err != nil || !slices.ContainsFunc(q.Paths, func(p string) bool { return bytes.Contains(arguments, []byte(p)) }) {
+		return none
+	}
+	return d
+}
+
+// isRoots reports whether a process has the effective user id 0.
+func (s *scan) isRoots(pid int) bool {
+	raw, err := s.proc.read(strconv.Itoa(pid)+"/status", 4<<10)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		if v, is := strings.CutPrefix(line, "Uid:"); is {
+			ids := strings.Fields(v) // real, effective, saved, filesystem
+			return len(ids) == 4 && ids[1] == "0"
+		}
+	}
+	return false
+}
