@@ -36,7 +36,7 @@ func Main() {
 	case plugin:
 		err = servePlugin(Driver{Name: os.Args[1], Kubelet: os.Args[2], Volumes: os.Args[3], NodeID: os.Args[4]})
 	case daemon:
-		err = serveDaemon(os.Args[1], os.Args[2], os.Args[3])
+		err = serveDaemon(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5])
 	default:
 		return
 	}

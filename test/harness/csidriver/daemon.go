@@ -17,6 +17,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
@@ -28,8 +29,25 @@ const FSType = "e2e"
 // readyFD is the descriptor on which a daemon says that it is mounted.
 const readyFD = 3
 
-// serveDaemon mounts a directory and serves it until it is unmounted.
-func serveDaemon(data, at, name string) error {
+// serveDaemon mounts a directory, after a time, and serves it until it is unmounted, or not at
+// all until it gives up.
+func serveDaemon(data, at, name, mountsAfter, givesUpAfter string) error {
+	wait, err := time.ParseDuration(mountsAfter)
+	if err != nil {
+		return err
+	}
+	end, err := time.ParseDuration(givesUpAfter)
+	if err != nil {
+		return err
+	}
+	if time.Sleep(wait); wait > 0 {
+		if _, err := os.Stat(at); err != nil {
+			return err
+		}
+	}
+	if end > 0 {
+		return serveNothing(at, name, end)
+	}
 	root, err := fs.NewLoopbackRoot(data)
 	if err != nil {
 		return err
@@ -40,15 +58,36 @@ func serveDaemon(data, at, name string) error {
 	if err != nil {
 		return err
 	}
-	ready := os.NewFile(readyFD, "ready")
-	if _, err := fmt.Fprintln(ready, "mounted"); err != nil {
-		return err
-	}
-	if err := ready.Close(); err != nil {
+	if err := sayReady(); err != nil {
 		return err
 	}
 	server.Wait()
 	return nil
+}
+
+// serveNothing mounts, answers no request for a time, and takes its mount off.
+func serveNothing(at, name string, end time.Duration) error {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)
+	if err := unix.Mount(name, at, "fuse."+FSType, unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return err
+	}
+	if err := sayReady(); err != nil {
+		return err
+	}
+	time.Sleep(end)
+	return unix.Unmount(at, unix.MNT_DETACH)
+}
+
+// sayReady says that the daemon is mounted.
+func sayReady() error {
+	ready := os.NewFile(readyFD, "ready")
+	_, err := fmt.Fprintln(ready, "mounted")
+	return errors.Join(err, ready.Close())
 }
 
 // startDaemon starts the daemon of a volume and waits until it is mounted.
@@ -59,7 +98,7 @@ func (d Driver) startDaemon(m Mode, id, at string) error {
 	}
 	var cmd *exec.Cmd
 	if len(m.Daemon) == 0 {
-		cmd = part(daemon, data, at, cmp.Or(m.Source, id))
+		cmd = part(daemon, data, at, cmp.Or(m.Source, id), m.MountsAfter.String(), m.GivesUpAfter.String())
 	} else {
 		cmd = exec.Command(m.Daemon[0], expand(m.Daemon[1:], map[string]string{"ID": id, "DATA": data, "AT": at})...)
 	}

@@ -38,6 +38,13 @@ type Mode struct {
 	NoAddons bool `json:"noAddons,omitempty"`
 	// Takes is how long it takes to stage a volume.
 	Takes time.Duration `json:"takes,omitempty"`
+	// MountsAfter is how long a daemon waits for its storage before it looks at the staging
+	// path and mounts there, whoever waits for that (geesefs v0.43). The driver then keeps no
+	// second call from starting a second one.
+	MountsAfter time.Duration `json:"mountsAfter,omitempty"`
+	// GivesUpAfter is how long a daemon mounts and answers nothing, before it takes its mount
+	// off (s3fs v1.90, whose server is away).
+	GivesUpAfter time.Duration `json:"givesUpAfter,omitempty"`
 }
 
 // Connection is what the driver does with a connection.

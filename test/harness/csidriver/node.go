@@ -19,10 +19,12 @@ type node struct {
 	csi.UnimplementedNodeServer
 	driver Driver
 
-	// mu: one call at a time.
+	// mu: one of them mounts or unmounts at a time.
 	mu sync.Mutex
 	// staged has the paths at which this process staged a volume.
 	staged map[string]bool
+	// staging has the volumes that are being staged.
+	staging sync.Map
 }
 
 func newNode(d Driver) *node { return &node{driver: d, staged: map[string]bool{}} }
@@ -72,11 +74,19 @@ func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeReques
 	if err := n.driver.keep(keptStage, req); err != nil {
 		return nil, failed("keep the request", err)
 	}
-	if !n.mu.TryLock() {
+	if m.MountsAfter > 0 { // such a driver has no lock
+		if err := n.driver.startDaemon(m, req.GetVolumeId(), at); err != nil {
+			return nil, failed("start the daemon", err)
+		}
+		return &csi.NodeStageVolumeResponse{}, nil
+	}
+	if _, busy := n.staging.LoadOrStore(req.GetVolumeId(), true); busy {
 		return nil, status.Error(codes.Aborted, "an operation on the volume is under way")
 	}
-	defer n.mu.Unlock()
+	defer n.staging.Delete(req.GetVolumeId())
 	time.Sleep(m.Takes)
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if err := n.stage(m, req.GetVolumeId(), at); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,114 @@
+package integration
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
+)
+
+// mounters are the processes that have a path in their arguments.
+func mounters(t *testing.T, at string) (pids []int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	harness.Must(t, err)
+	for _, file := range all {
+		if raw, err := os.ReadFile(file); err == nil && bytes.Contains(raw, []byte(at)) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			harness.Must(t, err)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// impatient has short timeouts, so that a driver does not answer in time.
+func impatient(t *testing.T) (*harness.Node, *harness.CSIDriver) {
+	t.Helper()
+	n, d := restaging(t, "unmount-first", csidriver.Mode{})
+	n.Stop()
+	n.Args = append(n.Args, "--driver-timeout=1s", "--heal-timeout=10s", "--probe-timeout=500ms")
+	return n.Start(), d
+}
+
+// TestRestageWaits has a daemon wait for its storage for longer than the driver may take, and
+// then the server be killed: it is never given a second daemon beside the first, and nothing is
+// bare meanwhile. When the daemon gives up, the volume is healed.
+func TestRestageWaits(t *testing.T) {
+	const waits = "has the staging path in its arguments"
+	n, d := impatient(t)
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	before := d.Table(v)
+	one := func() int {
+		t.Helper()
+		pids := mounters(t, v.Staging)
+		if len(pids) != 1 {
+			t.Fatalf("processes %v mount at the staging path", pids)
+		}
+		return pids[0]
+	}
+	heals := func() {
+		t.Helper()
+		harness.Must(t, unix.Kill(one(), unix.SIGKILL))
+		d.Behave(csidriver.Mode{})
+		harness.Eventually(t, "the volume is healed", func() bool {
+			return strings.HasPrefix(n.Message(d.Request(v)), "heal")
+		})
+		one()
+		d.SameTable(v, before)
+	}
+	late := csidriver.Mode{MountsAfter: time.Hour}
+
+	d.KillDaemon(v)
+	d.Behave(late)
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ", "NodeStageVolume: DEADLINE_EXCEEDED")
+	disconnected(t, v.Staging)
+	n.Expect("abnormal", d.Request(v), "Refused: ", "may still be at work since ")
+	harness.Eventually(t, "the driver is no longer waited for, but its daemon", func() bool {
+		one()
+		return strings.Contains(n.Message(d.Request(v)), waits)
+	})
+	disconnected(t, v.Staging)
+	heals()
+
+	d.KillDaemon(v)
+	d.Behave(late)
+	b := n.Begin(d.Request(v))
+	harness.Eventually(t, "a daemon waits", func() bool { return len(mounters(t, v.Staging)) == 1 })
+	n.Kill()
+	_ = b.Err()
+	n.Start()
+	n.Expect("abnormal", d.Request(v), waits)
+	disconnected(t, v.Staging)
+	n.Expect("abnormal", d.Request(v), "Refused: ", waits)
+	heals()
+}
+
+// TestRestageOfADaemonThatGivesUp has the driver answer OK, and its daemon mount, answer nothing
+// and take its mount off: the volume is healed all the same.
+func TestRestageOfADaemonThatGivesUp(t *testing.T) {
+	n, d := impatient(t)
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	before := d.Table(v)
+	d.KillDaemon(v)
+	d.Behave(csidriver.Mode{GivesUpAfter: 3 * time.Second})
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point in ")
+	harness.Eventually(t, "the daemon gave up", func() bool { return len(harness.Layers(t, v.Staging)) == 0 })
+	d.Behave(csidriver.Mode{})
+	n.Stop()
+	n.Start() // what it knew stands in the record
+	harness.Eventually(t, "the volume is healed", func() bool {
+		return strings.HasPrefix(n.Message(d.Request(v)), "heal")
+	})
+	d.SameTable(v, before)
+}
