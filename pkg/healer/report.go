@@ -180,12 +180,15 @@ func (d Diagnosis) For(s Step) (found []Condition) {
 }
 
 // Lasting reports whether what is wrong cannot pass by itself: the filesystem instance of
-// a mount has ended, and a step may act on that. All else may be a moment of kubelet's, a
-// driver's or a server's.
+// a mount has ended, and a step may act on that; or a step that began left the staging mount
+// point bare, where a pod could get the directory beneath. All else may be a moment of
+// kubelet's, a driver's or a server's.
 func (d Diagnosis) Lasting() bool {
 	ended := func(c Condition) bool { return slices.Contains(EndedReasons(), c.Reason) }
 	return slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Acute && ended(c) }) ||
-		slices.ContainsFunc(d.Offers(), func(s Step) bool { return s.Cost == Restage && slices.ContainsFunc(d.For(s), ended) })
+		slices.ContainsFunc(d.Offers(), func(s Step) bool {
+			return s.Cost == Restage && (!s.MountPoint.Mounted() || slices.ContainsFunc(d.For(s), ended))
+		})
 }
 
 // Held says where superblocks are mounted, as far as that was seen.

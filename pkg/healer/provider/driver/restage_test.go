@@ -204,22 +204,25 @@ func TestRestageWaits(t *testing.T) {
 		"it is unknown": {func(_ *healer.Case, h *fakeHost) { h.notTold = errors.New("it took too long") }, "it took too long"},
 	} {
 		for _, bare := range []bool{false, true} {
-			p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
-			c := dead()
-			c.Record.Restaging = true
-			tc.change(&c, h)
-			want := ""
-			if bare {
-				c.MountPoints[1].Stack, h.mounted, want = nil, "", "mount-dead"
-			}
-			s := restageStep(t, p, c)
-			why := s.Refused
-			if bare && s.Run != nil {
-				why = fmt.Sprint(s.Run(t.Context(), allowed))
-			}
-			if got := strings.Join(h.acts, " "); !strings.Contains(why, tc.says) || got != want || f.count("NodeStageVolume") > 0 {
-				t.Errorf("%s, bare: %v: it says %q and did %q", name, bare, why, got)
-			}
+			t.Run(fmt.Sprintf("%s, bare: %v", name, bare), func(t *testing.T) {
+				t.Parallel()
+				p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
+				c := dead()
+				c.Record.Restaging = true
+				tc.change(&c, h)
+				want := ""
+				if bare {
+					c.MountPoints[1].Stack, h.mounted, want = nil, "", "mount-dead"
+				}
+				s := restageStep(t, p, c)
+				why := s.Refused
+				if bare && s.Run != nil {
+					why = fmt.Sprint(s.Run(t.Context(), allowed))
+				}
+				if got := strings.Join(h.acts, " "); !strings.Contains(why, tc.says) || got != want || f.count("NodeStageVolume") > 0 {
+					t.Errorf("it says %q and did %q", why, got)
+				}
+			})
 		}
 	}
 }

@@ -36,8 +36,11 @@ func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.M
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DriverTimeout)
 	defer cancel()
 	s := staging{Provider: p, c: c, staged: staged, revalidate: revalidate, bare: !staged.Mounted()}
-	err := atWorkError(wait)
-	if err == nil {
+	var err error
+	if wait != "" {
+		err = served(wait)
+		pause(ctx, bareGrace)
+	} else {
 		err = s.prepare(ctx, e)
 	}
 	if err == nil {
@@ -46,6 +49,17 @@ func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.M
 	}
 	// Also where nothing was done: an interrupted step may have left the path bare.
 	return s.finish(ctx, err)
+}
+
+// bareGrace is how long a driver that is at work may leave the staging path bare, after it took
+// off the stand-in, before it mounts: its daemon would meet another one there, and give up.
+const bareGrace = time.Second
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // prepare finds out all that may refuse, and connects to the driver.
@@ -128,20 +142,10 @@ func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
 		case d.Untold || look == daemonLooks:
 			return served("it cannot be told whether a process still has the FUSE connection open")
 		}
-		select {
-		case <-time.After(daemonPause):
-		case <-ctx.Done():
+		if pause(ctx, daemonPause); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
-}
-
-// atWorkError is the error of a step that must not call the driver now; nil for no reason.
-func atWorkError(why string) error {
-	if why == "" {
-		return nil
-	}
-	return served(why)
 }
 
 // served is the error of what a process may serve, or be about to. It may be ending, or one

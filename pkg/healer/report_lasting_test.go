@@ -1,0 +1,36 @@
+package healer
+
+import (
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// A staging mount point that a step left bare is not looked at twice before it is healed.
+func TestLasting(t *testing.T) {
+	bare := MountPoint{Role: RoleStaging, Path: "/staged"}
+	dead := bare
+	dead.Stack = []facts.Mount{{Path: "/staged", Dev: facts.Dev{Minor: 7}}}
+	restage := func(at MountPoint, refused string) []Step {
+		return []Step{{Cost: Restage, MountPoint: at, Heals: []Reason{StagingNotMounted, Disconnected}, Refused: refused}}
+	}
+	for name, tc := range map[string]struct {
+		reason Reason
+		acute  bool
+		steps  []Step
+		want   bool
+	}{
+		"nothing to do":       {Disconnected, false, nil, false},
+		"ended":               {Disconnected, true, nil, true},
+		"may pass":            {NotMounted, true, nil, false},
+		"restaged":            {Disconnected, false, restage(dead, ""), true},
+		"left bare":           {StagingNotMounted, false, restage(bare, ""), true},
+		"left bare, refused":  {StagingNotMounted, false, restage(bare, "not now"), false},
+		"left bare, and well": {SlowResponse, false, restage(bare, ""), false},
+	} {
+		d := Diagnosis{Conditions: []Condition{{Reason: tc.reason, MountPoint: "/staged", Acute: tc.acute}}, Steps: tc.steps}
+		if d.Lasting() != tc.want {
+			t.Errorf("%s: %v", name, d.Lasting())
+		}
+	}
+}
