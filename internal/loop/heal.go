@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,13 +81,25 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if before != nil && recovered && l.cfg.Recovered != nil {
 		l.cfg.Recovered(now.Sub(cmp.Or(was.broken, was.since)), r.heals && r.report.Helped())
 	}
-	if l.heals.action == Heal && v.sick.healable() {
+	switch {
+	case l.heals.action == Heal && v.sick.healable():
 		l.planHeal(v)
+	case v.sick != nil && v.failures > 0 && waits(r.report.After):
+		v.due = earlier(v.due, now.Add(waitGap))
 	}
 	if now := v.sick.leftAlone(); now != was.left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"because", now.String(), keyError, oneLine(now.Detail), keyFound, oneLine(v.sick.found))
 	}
+}
+
+// waitGap is how soon a volume is looked at again whose driver must not be called now: what it
+// waits for, as a process that ends, tells nobody.
+const waitGap = time.Minute
+
+// waits reports whether a step that has the driver stage a volume anew is refused for now.
+func waits(d healer.Diagnosis) bool {
+	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.Cost == healer.Restage && s.Refused != "" })
 }
 
 // healed says when the next heal of a volume may begin after one that ended, and reports

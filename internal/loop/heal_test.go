@@ -26,6 +26,8 @@ type fault struct {
 	// refused is whether the gate lets no step in, away whether that is because the driver's
 	// pod is not ready.
 	refused, away bool
+	// waits says why the driver must not be called now.
+	waits string
 }
 
 func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
@@ -34,11 +36,15 @@ func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
 	if f.server != "" {
 		sb.FSType, sb.Source = "nfs4", f.server+":/export"
 	}
-	return healer.Diagnosis{
+	d := healer.Diagnosis{
 		Case:       healer.Case{Volume: v, Superblocks: map[facts.Dev]facts.Superblock{dev: sb}},
 		Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: f.reason, MountPoint: v.Path, Acute: true}},
 		Steps:      []healer.Step{{Name: "replace", MountPoint: healer.MountPoint{Path: v.Path}, Heals: []healer.Reason{f.reason}}},
 	}
+	if f.waits != "" {
+		d.Steps[0].Cost, d.Steps[0].Refused = healer.Restage, f.waits
+	}
+	return d
 }
 
 func (n *fakeNode) does() Action {

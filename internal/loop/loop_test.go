@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ type fakeNode struct {
 	// unwanted are paths that are not to be mounted.
 	unwanted map[string]bool
 
+	// interval is the loop's; 0: a minute.
+	interval time.Duration
 	// action is what the loop may do, and dryRun whether it only says so.
 	action Action
 	dryRun bool
@@ -263,7 +266,7 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
-		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
+		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
 		}

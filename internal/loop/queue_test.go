@@ -167,6 +167,37 @@ func TestDriverIsAway(t *testing.T) {
 	}
 }
 
+// A volume whose driver may still be at work is looked at again after a minute, however long the
+// interval is.
+func TestDriverIsWaitedFor(t *testing.T) {
+	n := acting(1)
+	n.interval = time.Hour
+	n.healed = func(r healer.Report) (healer.Report, error) {
+		if f := n.faults["v0"]; f != nil {
+			f.waits = "it may still be at work"
+			r.After = f.diagnosis(r.Volume)
+		}
+		return r, nil
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Hour)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.EAGAIN})
+		time.Sleep(10 * time.Minute)
+		n.do(func() {
+			if len(n.heals) != 1 {
+				t.Errorf("the driver was called %d times", len(n.heals))
+			}
+			n.faults["v0"].waits, n.faults["v0"].err = "", nil
+		})
+		time.Sleep(waitGap + 10*time.Second)
+		n.do(func() {
+			if n.faults["v0"] != nil {
+				t.Error("it is not healed")
+			}
+		})
+	})
+}
+
 // A change of a volume that was left alone counts also while an earlier change waits for its
 // interval: both together.
 func TestChangeWhileAnotherWaits(t *testing.T) {
