@@ -21,6 +21,8 @@ TOOLS   := bin/tools
 KUBERNETES := $(addprefix bin/controlplane/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 # The Prometheus of test/monitoring.
 PROMETHEUS := bin/prometheus/prometheus
+# The S3 server of the tests; test/harness/s3.go starts it.
+S3      := bin/s3/versitygw
 PROTO   := pkg/api/healerpb/healer.proto
 ADMIN   := pkg/api/adminpb/admin.proto
 STUBS   := $(foreach p,$(PROTO:.proto=) $(ADMIN:.proto=),$(p).pb.go $(p)_grpc.pb.go)
@@ -168,6 +170,9 @@ kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes
 .PHONY: prometheus
 prometheus: $(PROMETHEUS) ## build the tests' Prometheus (2 minutes, once)
 
+.PHONY: s3
+s3: $(S3) ## build the tests' S3 server (1 minute, once)
+
 .PHONY: bench
 bench: deps kubernetes ## measure the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
 	@mkdir -p bin
@@ -248,4 +253,8 @@ $(KUBERNETES) &: test/controlplane/go.mod test/controlplane/go.sum
 # remove_all_sd: without its service discoveries, most of which are clients of clouds.
 $(PROMETHEUS): test/monitoring/go.mod test/monitoring/go.sum
 	.ci/once bin/prometheus $^ -- sh -c "cd test/monitoring && GOOS= GOARCH= $(GO) build -buildvcs=false -tags remove_all_sd -ldflags '-s -w' -o $(abspath bin/prometheus)/ tool"
+	@touch $@
+
+$(S3): test/s3/go.mod test/s3/go.sum
+	.ci/once bin/s3 $^ -- sh -c "cd test/s3 && GOOS= GOARCH= $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath bin/s3)/ tool"
 	@touch $@

@@ -24,14 +24,26 @@ func removeCgroups(dirs ...string) {
 }
 
 // joinPod puts a process into the cgroup of a container until the end of the
-// test. One hierarchy is enough to say whose it is.
+// test.
 func joinPod(t testing.TB, pid int, pod, id string) {
+	t.Helper()
+	join(t, newPodCgroup(t, pod, id), pid)
+}
+
+func join(t testing.TB, cgroup string, pid int) {
+	t.Helper()
+	Must(t, os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600))
+}
+
+// newPodCgroup makes the cgroup of a container, and removes it at the end of the test, when
+// its processes have ended. One hierarchy is enough to say whose they are.
+func newPodCgroup(t testing.TB, pod, id string) (dir string) {
 	t.Helper()
 	for _, h := range ownCgroups(t, "pids") {
 		if h.root == "" {
 			continue
 		}
-		dir := filepath.Join(h.root, "kubepods/burstable/pod"+pod, id)
+		dir = filepath.Join(h.root, "kubepods/burstable/pod"+pod, id)
 		Mkdir(t, dir)
 		t.Cleanup(func() {
 			Eventually(t, "the container's cgroup is empty", func() bool {
@@ -40,8 +52,8 @@ func joinPod(t testing.TB, pid int, pod, id string) {
 			})
 			removePodCgroup(pod)
 		})
-		Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600))
-		return
+		return dir
 	}
 	NeedsKernel(t, false, "a hierarchy of cgroups")
+	return ""
 }

@@ -27,12 +27,32 @@ type CSIDriver struct {
 	ended  <-chan struct{}
 	// groups are the process groups of all plugins, with their daemons.
 	groups []int
+	// cgroup is that of the driver's pod, empty where it has none.
+	cgroup string
+}
+
+// DriverPod is the pod of NewCSIDriverInPod, DriverContainer the ID of its container.
+var (
+	DriverPod       = podUID(8)
+	DriverContainer = hash("driver")
+)
+
+// NewCSIDriverInPod starts the driver in the cgroup of a pod of its own, as on a node: so
+// are its daemons, which end with it.
+func (n *Node) NewCSIDriverInPod(m csidriver.Mode) *CSIDriver {
+	n.T.Helper()
+	return n.newCSIDriver(m, newPodCgroup(n.T, DriverPod, DriverContainer))
 }
 
 // NewCSIDriver starts the driver of the node's volumes.
 func (n *Node) NewCSIDriver(m csidriver.Mode) *CSIDriver {
 	n.T.Helper()
-	d := &CSIDriver{node: n, Driver: csidriver.Driver{Name: Driver, Kubelet: n.Kubelet, Volumes: filepath.Join(n.Dir, "volumes"), NodeID: "node-1"}}
+	return n.newCSIDriver(m, "")
+}
+
+func (n *Node) newCSIDriver(m csidriver.Mode, cgroup string) *CSIDriver {
+	n.T.Helper()
+	d := &CSIDriver{node: n, cgroup: cgroup, Driver: csidriver.Driver{Name: Driver, Kubelet: n.Kubelet, Volumes: filepath.Join(n.Dir, "volumes"), NodeID: "node-1"}}
 	if len(d.Socket()) > maxSocketPath {
 		n.T.Fatalf("%s is no path for a socket: the name of the test is too long", d.Socket())
 	}
@@ -67,6 +87,9 @@ func (d *CSIDriver) Start() {
 	d.plugin.Stdout, d.plugin.Stderr = log, log
 	d.plugin.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	Must(t, d.plugin.Start())
+	if d.cgroup != "" { // before it has a daemon, or it may be born outside
+		join(t, d.cgroup, d.plugin.Process.Pid)
+	}
 	d.groups = append(d.groups, d.plugin.Process.Pid)
 	ended := make(chan struct{})
 	go func() { _ = d.plugin.Wait(); close(ended) }()
@@ -78,10 +101,32 @@ func (d *CSIDriver) Start() {
 	})
 }
 
-// Stop kills the plugin, and with it the daemons.
+// Stop kills the plugin, and with it the daemons. Nobody listens at its sockets any more.
 func (d *CSIDriver) Stop() {
 	_ = d.plugin.Process.Kill()
 	d.wait()
+}
+
+// Terminate is Stop as kubelet ends a driver's pod: the sockets are gone, too, until Start.
+func (d *CSIDriver) Terminate() {
+	d.node.T.Helper()
+	d.Stop()
+	for _, socket := range []string{d.Socket(), d.AddonsSocket(), d.Registry()} {
+		if err := os.Remove(socket); !errors.Is(err, os.ErrNotExist) {
+			Must(d.node.T, err)
+		}
+	}
+}
+
+// AwaitDead waits until what is staged of volumes is dead: a daemon that ends with its pod
+// ends a moment after it.
+func (d *CSIDriver) AwaitDead(volumes ...*Volume) {
+	d.node.T.Helper()
+	for _, v := range volumes {
+		Eventually(d.node.T, "the connection to the daemon ends", func() bool {
+			return errors.Is(unix.Statfs(v.Staging, &unix.Statfs_t{}), unix.ENOTCONN)
+		})
+	}
 }
 
 func (d *CSIDriver) wait() {
@@ -143,9 +188,7 @@ func (d *CSIDriver) KillDaemon(v *Volume) {
 	t := d.node.T
 	t.Helper()
 	d.EndDaemon(v)
-	Eventually(t, "the connection to the daemon ends", func() bool {
-		return errors.Is(unix.Statfs(v.Staging, &unix.Statfs_t{}), unix.ENOTCONN)
-	})
+	d.AwaitDead(v)
 }
 
 // Request names the volume with how it is used, as the CSI-Addons controller does.

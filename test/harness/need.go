@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -84,6 +86,40 @@ func NeedsPrograms(t testing.TB, programs ...string) {
 			t.Fatalf("%v (make deps installs it), and in CI a test that would skip fails", err)
 		default:
 			t.Skipf("%v (make deps installs it)", err)
+		}
+	}
+}
+
+// NeedsBuilt returns the directory beneath bin in which a target of the Makefile puts
+// programs. It skips where they were not built, and fails where skipping is not allowed.
+func NeedsBuilt(t testing.TB, target, dir string, names ...string) string {
+	t.Helper()
+	at := filepath.Join(ModuleRoot(t), "bin", dir)
+	for _, name := range names {
+		_, err := os.Stat(filepath.Join(at, name))
+		switch {
+		case err == nil:
+		case os.Getenv("CI") != "":
+			t.Fatalf("needs %s, and in CI a test that would skip fails (make %s): %v", name, target, err)
+		default:
+			t.Skipf("needs %s, which make %s builds: %v", name, target, err)
+		}
+	}
+	return at
+}
+
+// ModuleRoot is the directory of this module: tests run somewhere beneath it.
+func ModuleRoot(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	Must(t, err)
+	for ; ; dir = filepath.Dir(dir) {
+		raw, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(raw), "module github.com/csi-addons/node-healer\n") {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("this test does not run in its module")
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (c *Cluster) Apply(tb testing.TB, manifests string) {
 	if c.applied[manifests] != nil {
 		return
 	}
-	path, how := filepath.Join(moduleRoot(tb), manifests), "--filename="
+	path, how := filepath.Join(harness.ModuleRoot(tb), manifests), "--filename="
 	text := ""
 	if _, err := os.Stat(filepath.Join(path, "kustomization.yaml")); err == nil {
 		how = "--kustomize="

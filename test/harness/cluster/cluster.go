@@ -106,9 +106,10 @@ func (c *Cluster) start() (err error) {
 	if c.dir, err = os.MkdirTemp("", "node-healer-cluster-"); err != nil {
 		return err
 	}
-	if c.port, c.etcdPort, err = freePorts(); err != nil {
+	if c.port, err = harness.FreePorts(3); err != nil {
 		return err
 	}
+	c.etcdPort = c.port + 1 // and the one after it for its peers
 	if err := c.issue(); err != nil {
 		return err
 	}

@@ -85,8 +85,8 @@ func (d Driver) beside(name string) string {
 	return filepath.Join(d.Kubelet, "plugins", d.name(), name)
 }
 
-// registry is where kubelet looks for new drivers.
-func (d Driver) registry() string {
+// Registry is where kubelet looks for new drivers.
+func (d Driver) Registry() string {
 	return filepath.Join(d.Kubelet, "plugins_registry", d.name()+"-reg.sock")
 }
 

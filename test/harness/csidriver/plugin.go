@@ -49,7 +49,7 @@ func servePlugin(d Driver) error {
 			csi.RegisterControllerServer(s, controller{driver: d})
 		}),
 		// The last: kubelet calls the driver as soon as it sees this one.
-		serve(d.registry(), func(l net.Listener) net.Listener { return l }, func(s *grpc.Server) { register(s, d) }),
+		serve(d.Registry(), func(l net.Listener) net.Listener { return l }, func(s *grpc.Server) { register(s, d) }),
 	)
 	if err != nil {
 		return err
