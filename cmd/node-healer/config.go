@@ -40,6 +40,8 @@ type config struct {
 	probeTimeout   time.Duration
 	slowAnswer     time.Duration
 	probeWrite     string
+	lookupInterval time.Duration
+	noLookup       stringList
 	healContainers containers.Scope
 	healTimeout    time.Duration
 	fuseAbort      bool
@@ -90,6 +92,8 @@ func (c *config) flags() *flag.FlagSet {
 	f.DurationVar(&c.slowAnswer, "slow-answer", 0, "an answer that takes longer is late, and three late ones in a row are SlowResponse: 1ms to --probe-timeout; 0: a fifth of it")
 	f.StringVar((*string)(&c.healContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
 	f.StringVar(&c.probeWrite, "probe-write", string(engine.WriteOnSuspicion), "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors or is read-only, or the one that an overlay writes to is read-only or shut down); never")
+	f.DurationVar(&c.lookupInterval, "lookup-interval", 0, "with --loop, how often a FUSE daemon that answers is asked for a name that cannot exist in the root of its volume, which it has to ask its storage for: 1m to 24h; 0: only by a call that names the volume, after a step, and where something else is wrong. A store bills each question, and logs it as one that failed")
+	f.Var(&c.noLookup, "no-lookup-driver", "`name` of a CSI driver whose FUSE daemons are never asked for such a name; repeatable")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
 	f.BoolVar(&c.fuseAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that has not answered one request over several probes in a row, if all its mounts are the volume's: what waits fails, and what was not written yet is lost")
 	f.Var(&c.disabledProviders, "disable-provider", "`name` of a provider that is not asked: what only it sees is not reported, and its steps do not run; repeatable")

@@ -30,6 +30,7 @@ func (c *config) check() error {
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
 		oneOf("--probe-write", engine.WriteProbe(c.probeWrite), engine.WriteOnSuspicion, engine.WriteNever),
+		rule("--lookup-interval", c.lookupInterval == 0 || time.Minute <= c.lookupInterval && c.lookupInterval <= 24*time.Hour, "%s is neither 0 nor between 1m and 24h", c.lookupInterval),
 		directories("--kubelet-root", c.kubeletRoot),
 		directories("--path-root", c.pathRoots...),
 		directories("--state-dir", c.stateDir),
@@ -48,6 +49,9 @@ func (c *config) check() error {
 
 func (c *config) checkNames() error {
 	errs := []error{named("--name", nodeserver.ValidDriverName(c.name))}
+	for _, driver := range c.noLookup {
+		errs = append(errs, named("--no-lookup-driver", nodeserver.ValidDriverName(driver)))
+	}
 	for _, driver := range c.drivers {
 		errs = append(errs,
 			named("--driver-name", nodeserver.ValidDriverName(driver)),

@@ -175,6 +175,8 @@ func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *clus
 		Timeout:    cfg.healTimeout,
 
 		CollectTimeout: cfg.probeTimeout,
+		LookupInterval: cfg.lookupInterval,
+		NoLookup:       cfg.noLookup,
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/internal/wanted"
@@ -29,6 +30,8 @@ type Node interface {
 	// TryWrite writes to what is mounted and leaves no name behind, or only has its root
 	// directory written.
 	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
+	// LookUp asks a FUSE daemon for a name that cannot exist.
+	LookUp(ctx context.Context, m facts.Mount) (facts.Lookup, error)
 	// BlockDevice takes what a probe saw of the open device, if it was open.
 	BlockDevice(dev facts.Dev, opened facts.OpenedDevice) facts.BlockDevice
 	// Identity reads anew what BlockDevice may have kept.
@@ -78,6 +81,11 @@ type Config struct {
 	Standalone bool
 	// ProbeWrite says when a write is tried.
 	ProbeWrite WriteProbe
+	// LookupInterval is how often a FUSE daemon is asked for a name that cannot exist while
+	// nothing calls for that; 0: never.
+	LookupInterval time.Duration
+	// NoLookup has the drivers whose daemons are never asked for one.
+	NoLookup []string
 	// SyncExt4 is true where the kernel does not say that an ext4 has shut itself down.
 	SyncExt4 bool
 	// Timeout bounds the work on one volume, whatever the caller's deadline.
@@ -91,6 +99,8 @@ type Engine struct {
 	cfg     Config
 	locks   *volumeLocks
 	scanned *scannedVolumes
+	// lookups has the last Lookup of each FUSE superblock, by its device.
+	lookups *lru.Cache
 	// collections are the questions of providers.
 	collections *collections
 
@@ -117,7 +127,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), collections: &collections{busy: map[collection]chan struct{}{}}}
+	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), lookups: lru.New(maxLookups), collections: &collections{busy: map[collection]chan struct{}{}}}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }

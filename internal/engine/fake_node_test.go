@@ -30,6 +30,8 @@ type fakeNode struct {
 	wrote       facts.Write
 	synced      facts.Write
 	syncs       []string
+	lookup      facts.Lookup
+	lookedUp    int
 	writeErr    error
 	errors      *facts.FilesystemErrors
 	stale       []facts.Mount                // what Topology still shows; nil: what is there
@@ -172,6 +174,13 @@ func (w *fakeNode) Inspect(_ context.Context, q node.InspectQuery) (node.Inspect
 		s.Paths[p.Path] = l
 	}
 	return s, nil
+}
+
+func (w *fakeNode) LookUp(context.Context, facts.Mount) (facts.Lookup, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lookedUp++
+	return w.lookup, nil
 }
 
 func (w *fakeNode) TryWrite(_ context.Context, m facts.Mount, onlySync bool) (facts.Write, error) {

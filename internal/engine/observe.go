@@ -115,7 +115,10 @@ func (o *observation) run(ctx context.Context) error {
 	if err := o.containers(ctx); err != nil {
 		return err
 	}
-	return o.writeCheck(ctx)
+	if err := o.writeCheck(ctx); err != nil {
+		return err
+	}
+	return o.lookUp(ctx)
 }
 
 func (o *observation) volumeKey() key { return volumeKey(o.c.Driver, o.c.Volume.ID) }

@@ -23,6 +23,9 @@ var (
 	fusectl      = storage{root: "/sys/fs/fuse/connections"}
 )
 
+// lookups is in the storage of questions for a name, one for each FUSE connection.
+const lookups = "names"
+
 func storageOf(m facts.Mount) storage {
 	s := storage{dev: m.Dev}
 	if m.MayBeNode() {

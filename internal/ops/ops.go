@@ -10,6 +10,8 @@ var (
 	InspectSilent = worker.Define("inspect-silent", worker.Doubtful, inspect)
 	// InspectAll does that several times.
 	InspectAll = worker.Define("inspect-all", worker.Pooled, inspectAll)
+	// LookUp asks for a name that cannot exist.
+	LookUp = worker.Define("look-up", worker.Pooled, lookUp)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
 	// Write shows whether a filesystem takes a write.
@@ -48,7 +50,7 @@ var (
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
 	return []worker.Servable{
-		Inspect, InspectSilent, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Inspect, InspectSilent, InspectAll, LookUp, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
 		AbortFUSE, UnmountDead, MountDead, Mounting,

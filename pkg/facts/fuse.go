@@ -71,3 +71,30 @@ type AbortPlan struct {
 	// CheckOnly aborts nothing.
 	CheckOnly bool
 }
+
+// Lookup is what a FUSE daemon answered for a name that cannot exist: it answers for its root
+// from memory, and for such a name it has to ask its storage.
+type Lookup struct {
+	Asked bool
+	// TimedOut is true when there was no answer within a time.
+	TimedOut bool
+	Within   time.Duration
+	// Errno is ENOENT where all is well, and 0 where such a name exists.
+	Errno syscall.Errno
+}
+
+// NoSuchName reports whether the storage said that there is no such name.
+func (l Lookup) NoSuchName() bool { return l.Asked && !l.TimedOut && l.Errno == syscall.ENOENT }
+
+// Failed reports whether the storage could not be asked. before is whether it once said that
+// there is no such name: only then does a refusal tell more than how it was set up. No other
+// errno means anything.
+func (l Lookup) Failed(before bool) bool {
+	switch l.Errno {
+	case syscall.EIO, syscall.ETIMEDOUT:
+		return true
+	case syscall.EACCES, syscall.EPERM:
+		return before
+	}
+	return l.TimedOut
+}

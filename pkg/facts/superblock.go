@@ -34,6 +34,8 @@ type Superblock struct {
 	Upper *Superblock
 	// Write is the result of a write, where one was tried.
 	Write Write
+	// Lookup is what a FUSE daemon last answered for a name that cannot exist.
+	Lookup Lookup
 }
 
 // StateOf returns what a mount itself tells of its superblock.

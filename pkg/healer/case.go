@@ -197,6 +197,17 @@ func (c Case) AnswersAlone(p MountPoint) bool {
 	return p.Own.Asked && (p.Own.TimedOut != whole.TimedOut || p.Own.Errno != whole.Errno)
 }
 
+// LookedUp reports whether the volume's FUSE daemon said, now or once before, of a name that
+// cannot exist that there is none.
+func (c Case) LookedUp() bool {
+	for _, sb := range c.Superblocks {
+		if sb.Lookup.NoSuchName() {
+			return true
+		}
+	}
+	return c.Record != nil && c.Record.LookedUp
+}
+
 // Unusable returns a condition found so far that keeps what is mounted at a mount point
 // from being used: of the mount point itself, or of its superblock, which is judged
 // once for all its mount points. A merely degraded volume is no such condition: a pod

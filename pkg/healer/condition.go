@@ -109,6 +109,9 @@ const (
 	DaemonStopped Reason = "DaemonStopped"
 	// DaemonHung: the daemon of a FUSE connection lives and does not answer.
 	DaemonHung Reason = "DaemonHung"
+	// BackendUnreachable: a FUSE daemon answers for its root, from memory, and cannot ask
+	// its storage.
+	BackendUnreachable Reason = "BackendUnreachable"
 	// DriverReportsAbnormal: the volume's CSI driver says that something is wrong.
 	DriverReportsAbnormal Reason = "DriverReportsAbnormal"
 )

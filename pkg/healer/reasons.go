@@ -38,6 +38,7 @@ func Reasons() []Reason {
 		DaemonGone,
 		DaemonStopped,
 		DaemonHung,
+		BackendUnreachable,
 		DriverReportsAbnormal,
 	}
 }

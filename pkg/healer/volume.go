@@ -22,6 +22,9 @@ type Volume struct {
 	Unasked bool
 	// Routine is true where nothing calls for an answer at once.
 	Routine bool
+	// Named is true where a caller named this volume, and not a turn of the loop or of
+	// kubelet's: a FUSE daemon is then asked for what it cannot know by heart.
+	Named bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
 	// What follows is the caller's, and always empty in a cluster, where the API says how a

@@ -110,7 +110,7 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 	err = healer.NotFound("nothing of the volume is mounted")
 	for _, path := range paths {
 		// The caller named no path: that the volume is wanted there has to be shown.
-		report, err = a.server.run(ctx, healer.Volume{ID: id, Path: path, Unasked: true}, do)
+		report, err = a.server.run(ctx, healer.Volume{ID: id, Path: path, Unasked: true, Named: true}, do)
 		if healer.KindOf(err) != healer.KindNotFound {
 			break
 		}

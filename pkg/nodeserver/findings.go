@@ -49,16 +49,27 @@ func groups(d healer.Diagnosis) []group {
 // found lists what is wrong, mount point by mount point, then the providers that failed.
 func (w wording) found(d healer.Diagnosis) section { return w.foundBut(d, nil, w.mountPoint) }
 
-// foundBut leaves out the evidence of what was told before. name names a mount point.
+// foundBut leaves out the evidence of what was told before, and tells of the mount points
+// first at which there is something new. name names a mount point.
 func (w wording) foundBut(d healer.Diagnosis, told []string, name func(path string) string) section {
 	all := groups(d)
+	isNew := func(c healer.Condition) bool { return !slices.Contains(told, reasonAt(c)) }
+	slices.SortStableFunc(all, func(a, b group) int {
+		switch aNew, bNew := slices.ContainsFunc(a.conditions, isNew), slices.ContainsFunc(b.conditions, isNew); {
+		case aNew == bNew:
+			return 0
+		case aNew:
+			return -1
+		}
+		return 1
+	})
 	found := section{plural: "findings"}
 	for _, g := range all {
 		var reasons, what []string
 		for _, c := range g.conditions {
 			text := printable.Line(string(c.Reason), maxReasonBytes)
 			reasons = append(reasons, text)
-			if c.Message != "" && !slices.Contains(told, reasonAt(c)) {
+			if c.Message != "" && isNew(c) {
 				text += " (" + w.text(c.Message) + ")"
 			}
 			what = append(what, text)

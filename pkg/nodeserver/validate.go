@@ -74,6 +74,7 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 		m := req.GetVolumeCapability().GetMount()
 		v.MountFlags, v.MountGroup = m.GetMountFlags(), m.GetVolumeMountGroup()
 	}
+	v.Named = true
 	return v, nil
 }
 

@@ -57,6 +57,7 @@ func NewNode(t testing.TB, args ...string) *Node {
 	Mkdir(t, n.Kubelet)
 	Must(t, unix.Mount("kubelet", n.Kubelet, "tmpfs", 0, "mode=0755"))
 	Must(t, unix.Mount("", n.Kubelet, "", unix.MS_SHARED, ""))
+	_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // as systemd does; it mostly is
 	t.Cleanup(func() {
 		n.Stop()
 		unmountBeneath(t, n.Dir)

@@ -21,13 +21,7 @@ func TestRestageRclone(t *testing.T) {
 	v := d.NewVolume("v")
 	n.Expect("healthy", d.Request(v))
 	before, sum := d.Table(v), v.Sum(v.MountPoint())
-	harness.Eventually(t, "rclone has written all", func() bool {
-		return !slices.ContainsFunc([]string{"a", "sub/b", "sub/deep/c"}, func(name string) bool {
-			seen, err := os.ReadFile(filepath.Join(v.MountPoint(), name))
-			written, notYet := os.ReadFile(filepath.Join(d.Data(v.ID), name))
-			return err != nil || notYet != nil || !bytes.Equal(seen, written)
-		})
-	})
+	awaitWritten(t, v, d.Data(v.ID))
 	for range 2 {
 		d.KillDaemon(v)
 		n.Expect("healed", d.Request(v), "restage of the staging mount point in ")
@@ -36,4 +30,17 @@ func TestRestageRclone(t *testing.T) {
 			t.Error("the data is another one")
 		}
 	}
+}
+
+// awaitWritten waits until what lies behind a daemon has all that is in the volume: rclone
+// writes later.
+func awaitWritten(t *testing.T, v *harness.Volume, behind string) {
+	t.Helper()
+	harness.Eventually(t, "the daemon has written all", func() bool {
+		return !slices.ContainsFunc([]string{"a", "sub/b", "sub/deep/c"}, func(name string) bool {
+			seen, err := os.ReadFile(filepath.Join(v.MountPoint(), name))
+			written, notYet := os.ReadFile(filepath.Join(behind, name))
+			return err != nil || notYet != nil || !bytes.Equal(seen, written)
+		})
+	})
 }

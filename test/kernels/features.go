@@ -74,6 +74,7 @@ var features = []feature{
 	{short, "Disconnected", []string{"TestFuse/the_daemon_is_killed"}},
 	{short, "NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
 	{changed, "DaemonGone, DaemonStopped, DaemonHung, abort-connection", []string{"TestFuseDaemon"}},
+	{short, "BackendUnreachable", []string{"TestLookup/EIO"}},
 	{short, "ServerUnreachable", []string{"TestServerUnreachable"}},
 	{short, "delegate to the driver, DriverReportsAbnormal", []string{"TestVendorsDriver"}},
 	{changed, "restage of the only FUSE volume (StagedWithoutPod needs an API)", []string{"TestRestageAlone"}},

@@ -84,6 +84,15 @@ func answers(a facts.Answer) healer.Case {
 	return c
 }
 
+// lookedUp returns the healthy case with what the daemon says of a name.
+func lookedUp(l facts.Lookup) healer.Case {
+	c := healthy()
+	sb := c.Superblocks[served]
+	sb.Lookup = l
+	c.Superblocks[served] = sb
+	return c
+}
+
 // silent returns the case of a daemon that does not answer.
 func silent() healer.Case { return owes(time.Unix(100, 0)) }
 

@@ -9,11 +9,12 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// evidence has what was found out about each connection that does not answer, by the
+// evidence has what was found out about each connection with which something is wrong, by the
 // device of its superblock.
 type evidence map[facts.Dev]connection
 
-// connection is a FUSE connection that does not answer, or has no daemon.
+// connection is a FUSE connection that does not answer, has no daemon, or whose daemon cannot
+// ask its storage.
 type connection struct {
 	daemons facts.FUSEDaemons
 	// before and after are the requests that waited, at an interval of at least
@@ -43,7 +44,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		switch {
 		case sb.Answer.TimedOut:
 			found[dev], err = p.askHung(ctx, c, dev)
-		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev):
+		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), sb.Lookup.Failed(c.LookedUp()):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
 			found[dev] = got

@@ -14,6 +14,7 @@ import (
 const (
 	adviceGone    = "see in the log of the daemon's pod or unit, and in the kernel log, why it ended; only the driver can mount the volume again: delete the pod"
 	adviceStopped = "see who stopped it; kill -CONT %d lets it go on"
+	adviceStorage = "see in the daemon's log why its storage does not answer: the server, the way to it, the key, or that what the volume shows is gone there"
 	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for; if it is ended, what was not written yet is lost"
 )
 
@@ -31,6 +32,8 @@ type judgement struct {
 func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
+	case j.sb.Lookup.Failed(j.c.LookedUp()):
+		return j.one(healer.BackendUnreachable, adviceStorage, "%s answers for its root from memory, and %s", j.served(), j.lookup()), true
 	case !j.sb.Answer.TimedOut && len(daemons.Processes) == 0 && !daemons.Untold && !daemons.Cut:
 		return j.one(healer.DaemonGone, adviceGone, "%s has %s open any more", noProcess(daemons), j.name()), true
 	case !j.sb.Answer.TimedOut:
@@ -45,6 +48,14 @@ func (j judgement) condition() (healer.Condition, bool) {
 	default:
 		return j.one(healer.DaemonHung, adviceHung, "%s does not answer; %s", j.served(), j.waiting()), true
 	}
+}
+
+// lookup returns what a daemon answers for a name that cannot exist.
+func (j judgement) lookup() string {
+	if l := j.sb.Lookup; l.TimedOut {
+		return fmt.Sprintf("for a name in it there is no answer within %s", l.Within)
+	}
+	return fmt.Sprintf("for a name in it with an error (statx: %s, %s)", j.sb.Lookup.Errno, facts.ErrnoName(j.sb.Lookup.Errno))
 }
 
 func (j judgement) one(r healer.Reason, advice, format string, args ...any) healer.Condition {

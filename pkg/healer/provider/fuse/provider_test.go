@@ -44,6 +44,9 @@ func TestConditions(t *testing.T) {
 		"dead, and lives":    {answers(dead), connection{daemons: lives}, "", nil},
 		"dead, untold":       {answers(dead), connection{daemons: facts.FUSEDaemons{Untold: true}}, "", nil},
 		"dead, not all":      {answers(dead), connection{daemons: facts.FUSEDaemons{Cut: true}}, "", nil},
+		"no storage":         {lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}), connection{daemons: lives}, healer.BackendUnreachable, []string{"process 4711 rclone", "EIO"}},
+		"no storage in time": {lookedUp(facts.Lookup{Asked: true, TimedOut: true, Within: time.Second}), connection{daemons: lives}, healer.BackendUnreachable, []string{"no answer within 1s"}},
+		"no storage, untold": {lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}), connection{daemons: facts.FUSEDaemons{Untold: true}}, healer.BackendUnreachable, []string{"does not tell which daemon"}},
 		"stopped": {
 			silent(),
 			connection{daemons: inState('T'), before: 4, after: 4},

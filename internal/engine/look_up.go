@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// maxLookups bounds the superblocks whose last Lookup is remembered; a node has fewer.
+const maxLookups = 4096
+
+// lookedUp is the last answer of a superblock.
+type lookedUp struct {
+	facts.Lookup
+	// oldest is the unique id of the superblock's oldest mount: device numbers are given out
+	// again. It is 0 below Linux 6.8.
+	oldest uint64
+	at     time.Time
+}
+
+// lookUp asks each FUSE superblock that answers for its root for a name that cannot exist,
+// where that is called for. What was asked before and is not asked now counts still.
+func (o *observation) lookUp(ctx context.Context) error {
+	for _, p := range o.c.MountPoints {
+		dev := p.Dev()
+		sb, known := o.c.Superblocks[dev]
+		if !known || sb.Lookup.Asked || !p.Mounted() || p.InContainer != nil || !facts.IsFUSE(sb.FSType) || !saysHealthy(sb) ||
+			slices.Contains(o.engine.cfg.NoLookup, o.c.Driver) {
+			continue
+		}
+		last := o.lastLookUp(dev)
+		sb.Lookup = last.Lookup
+		if o.mustLookUp(sb, last) {
+			now, err := o.node.LookUp(ctx, p.Stack[0])
+			if err != nil {
+				return healer.Failed("have a name looked up", err)
+			}
+			if now.Asked {
+				sb.Lookup = now
+				o.engine.lookups.Add(dev, lookedUp{now, o.oldest(dev), time.Now()})
+			}
+		}
+		o.c.Superblocks[dev] = sb
+	}
+	return nil
+}
+
+// mustLookUp reports whether a superblock is asked now. A store bills each question, and logs
+// it as one that failed, so what runs by itself asks only after a step, and where something
+// else is wrong.
+func (o *observation) mustLookUp(sb facts.Superblock, last lookedUp) bool {
+	interval := o.engine.cfg.LookupInterval
+	return o.c.Volume.Named || !o.lock.checks && !last.Asked || last.Failed(o.c.LookedUp()) || o.somethingWrong(sb) ||
+		interval > 0 && time.Since(last.at) >= interval
+}
+
+// somethingWrong reports whether the volume is not as it should be elsewhere, or the superblock
+// answered late.
+func (o *observation) somethingWrong(sb facts.Superblock) bool {
+	for _, p := range o.c.MountPoints {
+		other, probed := o.c.Superblocks[p.Dev()]
+		if p.Mounted() && probed && !saysHealthy(other) || !p.Mounted() && p.Want != nil {
+			return true
+		}
+	}
+	return sb.Answer.Late > 0
+}
+
+// lastLookUp returns the last answer of a superblock, zero for none.
+func (o *observation) lastLookUp(dev facts.Dev) lookedUp {
+	kept, _ := o.engine.lookups.Get(dev)
+	if last, known := kept.(lookedUp); known && last.oldest != 0 && last.oldest == o.oldest(dev) {
+		return last
+	}
+	return lookedUp{}
+}
+
+// oldest returns the lowest unique id of the volume's mounts of a superblock on the host.
+func (o *observation) oldest(dev facts.Dev) (id uint64) {
+	for _, p := range o.c.MountPoints {
+		for _, m := range p.Stack {
+			if p.InContainer == nil && m.Dev == dev && (id == 0 || m.ID < id) {
+				id = m.ID
+			}
+		}
+	}
+	return id
+}

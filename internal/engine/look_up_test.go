@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// onFUSE makes the volume one that a FUSE daemon serves.
+func onFUSE(b *fixture) {
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = served, "fuse.rclone", "bucket" })
+	}
+	b.answers[served] = node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}}
+	b.lookup = noSuchName
+}
+
+var (
+	served     = facts.Dev{Minor: 52}
+	noSuchName = facts.Lookup{Asked: true, Errno: syscall.ENOENT}
+)
+
+func TestLookUpIsAskedWhereItIsCalledFor(t *testing.T) {
+	named, unnamed := volume, volume
+	named.Named = true
+	for name, tc := range map[string]struct {
+		config  func(*Config)
+		prepare func(*fixture)
+		do      func(*fixture)
+		asked   int
+	}{
+		"a call":                       {nil, nil, func(b *fixture) { checked(b, named); checked(b, named) }, 2},
+		"a check of the loop":          {nil, nil, func(b *fixture) { checked(b, unnamed) }, 0},
+		"a heal of the loop":           {nil, nil, func(b *fixture) { b.heal(unnamed); b.heal(unnamed) }, 1},
+		"a heal after another mount":   {nil, nil, func(b *fixture) { b.heal(unnamed); onOtherMounts(b); b.heal(unnamed) }, 2},
+		"by the clock":                 {func(c *Config) { c.LookupInterval = time.Hour }, nil, func(b *fixture) { checked(b, unnamed); checked(b, unnamed) }, 1},
+		"the last answer was an error": {nil, func(b *fixture) { b.lookup.Errno = syscall.EIO }, func(b *fixture) { checked(b, named); checked(b, unnamed) }, 2},
+		"the answer came late": {nil, func(b *fixture) {
+			b.answers[served] = node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true, Late: 1}}
+		}, func(b *fixture) { checked(b, unnamed) }, 1},
+		"the root does not answer": {nil, func(b *fixture) {
+			b.answers[served] = node.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
+		}, func(b *fixture) { checked(b, named) }, 0},
+		"a driver that is not asked": {func(c *Config) { c.NoLookup = []string{driver} }, nil, func(b *fixture) { checked(b, named) }, 0},
+		"no FUSE": {nil, func(b *fixture) {
+			b.change(podA, func(m *facts.Mount) { m.FSType = "nfs4" })
+			b.change(staging, func(m *facts.Mount) { m.FSType = "nfs4" })
+		}, func(b *fixture) { checked(b, named) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var changes []func(*Config)
+			if tc.config != nil {
+				changes = append(changes, tc.config)
+			}
+			b := newFixture(t, changes...)
+			onFUSE(b)
+			if tc.prepare != nil {
+				tc.prepare(b)
+			}
+			tc.do(b)
+			if b.lookedUp != tc.asked {
+				t.Errorf("asked %d times", b.lookedUp)
+			}
+		})
+	}
+}
+
+func checked(b *fixture, v healer.Volume) {
+	b.t.Helper()
+	if _, err := b.engine.Check(context.Background(), v); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// onOtherMounts is what a driver leaves that mounts anew: the device has the number of before.
+func onOtherMounts(b *fixture) {
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *facts.Mount) { m.ID += 1000 })
+	}
+}
+
+// TestLookUpRemembers keeps what a daemon answered: for as long as it cannot be asked again,
+// and in the record for ever.
+func TestLookUpRemembers(t *testing.T) {
+	named := volume
+	named.Named = true
+	b := newFixture(t)
+	onFUSE(b)
+	checked(b, named)
+	if record, err := b.notes.Load(driver, volID); err != nil || record == nil || !record.LookedUp {
+		t.Fatalf("the record is %+v, %v", record, err)
+	}
+	b.lookup = facts.Lookup{Asked: true, Errno: syscall.EACCES}
+	checked(b, named)
+	b.lookup = facts.Lookup{} // requests wait
+	checked(b, named)
+	c := b.last()
+	if l := c.Superblocks[served].Lookup; l.Errno != syscall.EACCES || !l.Failed(c.LookedUp()) {
+		t.Errorf("the answer is %+v, and before %t", l, c.LookedUp())
+	}
+}

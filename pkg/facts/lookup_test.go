@@ -1,0 +1,29 @@
+package facts
+
+import (
+	"syscall"
+	"testing"
+)
+
+func TestLookupFailed(t *testing.T) {
+	answered := func(e syscall.Errno) Lookup { return Lookup{Asked: true, Errno: e} }
+	for name, tc := range map[string]struct {
+		l             Lookup
+		failed, ifHad bool
+	}{
+		"not asked":     {Lookup{}, false, false},
+		"no such name":  {answered(syscall.ENOENT), false, false},
+		"such a name":   {answered(0), false, false},
+		"no answer":     {Lookup{Asked: true, TimedOut: true}, true, true},
+		"EIO":           {answered(syscall.EIO), true, true},
+		"ETIMEDOUT":     {answered(syscall.ETIMEDOUT), true, true},
+		"EACCES":        {answered(syscall.EACCES), false, true},
+		"EPERM":         {answered(syscall.EPERM), false, true},
+		"too long":      {answered(syscall.ENAMETOOLONG), false, false},
+		"not supported": {answered(syscall.ENOSYS), false, false},
+	} {
+		if failed, ifHad := tc.l.Failed(false), tc.l.Failed(true); failed != tc.failed || ifHad != tc.ifHad {
+			t.Errorf("%s: failed %t, and %t after a good answer", name, failed, ifHad)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
+)
+
+// TestLookupAfterRestage has the key of a volume revoked, and its rclone killed. The driver
+// starts another one, which mounts and can read nothing: that is not called healed, and the
+// dead mount of the container is not replaced by one that is no better. Once the key is good
+// again, it is.
+func TestLookupAfterRestage(t *testing.T) {
+	server := harness.NewS3(t, "key")
+	n, d := restaging(t, "unmount-first", csidriver.Mode{Stage: csidriver.DoesNothing, Daemon: server.Rclone("key", "--vfs-write-back=0s")})
+	v := d.NewVolume("v")
+	c := n.StartContainer(harness.ContainerSpec{
+		Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}},
+		Loop:   &harness.Loop{Read: "/data/a"},
+	})
+	n.Expect("healthy", d.Request(v))
+	before, sum := d.Table(v), v.Sum(v.MountPoint())
+	awaitWritten(t, v, server.Data())
+	server.Revoke("key")
+	d.KillDaemon(v)
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point in ", "BackendUnreachable", "EIO")
+	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "EIO", fmt.Sprintf("process %d rclone", daemonOf(t, d, v)), "Nothing was changed")
+	server.Allow("key")
+	n.Expect("healed", d.Request(v), "replace of the target in ", "replace-in-container")
+	d.SameTable(v, before)
+	if v.Sum(v.MountPoint()) != sum {
+		t.Error("the data is another one")
+	}
+	if got := c.AwaitTurns(); got.Reads != got.Turns || c.Starts() != 1 {
+		t.Errorf("the loop in the container, started %d times, comes by this: %+v, and has met %q", c.Starts(), got, c.Errors())
+	}
+	if strings.Contains(n.Log.String(), harness.Canary) {
+		t.Error("the log has a secret")
+	}
+}
+
+// TestLookupWhileServerIsAway has the server of s3fs answer nothing. A lost bind is not called
+// healed until it answers again.
+func TestLookupWhileServerIsAway(t *testing.T) {
+	server := harness.NewS3(t, "key")
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms")
+	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true, Daemon: server.S3FS("key")})
+	n.Start()
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	before, sum := d.Table(v), v.Sum(v.MountPoint())
+	server.Suspend()
+	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "no answer within", fmt.Sprintf("process %d s3fs", daemonOf(t, d, v)))
+	v.Unpublish()
+	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "NotMounted")
+	server.Resume()
+	soon(n, "healed", d.Request(v))
+	d.SameTable(v, before)
+	if v.Sum(v.MountPoint()) != sum {
+		t.Error("the data is another one")
+	}
+}
+
+// daemonOf returns the process of a volume's last daemon.
+func daemonOf(t *testing.T, d *harness.CSIDriver, v *harness.Volume) int {
+	t.Helper()
+	pid, err := d.Daemon(v.ID)
+	harness.Must(t, err)
+	return pid
+}
