@@ -65,14 +65,23 @@ func stagedWithoutPod(steps []healer.Outcome) (found []healer.Condition) {
 // it.
 func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 	var sick facts.Filter
+	var devs []facts.Dev
 	for _, cond := range r.After.Conditions {
 		p, _ := r.After.Case.MountPoint(cond.MountPoint)
-		// That of a device node is devtmpfs.
-		if top, mounted := p.Top(); mounted && !top.MayBeNode() && !slices.Contains(sick.Superblocks, top.Dev) {
+		top, mounted := p.Top()
+		if !mounted || top.MayBeNode() { // that of a device node is devtmpfs
+			continue
+		}
+		if !slices.Contains(devs, top.Dev) {
+			devs = append(devs, top.Dev)
+		}
+		if showsAll(r.After.Case, top.Dev) {
 			sick.Superblocks = append(sick.Superblocks, top.Dev)
+		} else {
+			sick.Beneath = append(sick.Beneath, facts.Directory{Dev: top.Dev, Path: top.Root})
 		}
 	}
-	if len(sick.Superblocks) == 0 {
+	if len(devs) == 0 {
 		return
 	}
 	table, err := e.cfg.Node.Topology()
@@ -85,9 +94,19 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 		klog.FromContext(ctx).Error(err, "Cannot tell which containers have the volume mounted")
 		return
 	}
-	for _, dev := range sick.Superblocks {
-		r.Held.Mounts += len(table.Of(dev))
+	for _, dev := range devs {
+		for _, m := range table.Of(dev) {
+			if sick.Wants(m) {
+				r.Held.Mounts++
+			}
+		}
 	}
+}
+
+// showsAll reports whether a mount point of the volume shows all of a superblock. Else it is a
+// directory of one that others have, too, as the node's own filesystem.
+func showsAll(c healer.Case, dev facts.Dev) bool {
+	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Dev() == dev && p.Mounted() && p.Stack[0].Root == "/" })
 }
 
 func addHeld(h *healer.Held, found node.Containers) {

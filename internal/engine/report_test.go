@@ -37,6 +37,15 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 			b.fall(staging, healer.IOError)
 			b.containers = []facts.ContainerMount{has(other)}
 		}, 3, []string{by}},
+		"a directory of a filesystem with others": {func(b *fixture) {
+			b.change(podA, func(m *facts.Mount) { m.Dev, m.Root = other, "/volume" })
+			b.change(staging, func(m *facts.Mount) { m.Dev, m.Root = other, "/volume" })
+			b.mount("/shared", other)
+			b.fall(podA, healer.StaleFileHandle)
+			mine, others := has(other), has(other)
+			mine.Mount.Root, others.Mount.Root, others.PodUID = "/volume/sub", "/another", "uid-c"
+			b.containers = []facts.ContainerMount{mine, others}
+		}, 3, []string{by}},
 		"nothing is mounted":      {func(b *fixture) { b.unmount(podA); b.fall(podA, healer.NotMounted) }, 0, nil},
 		"at no known mount point": {func(b *fixture) { b.fall("/elsewhere", healer.IOError) }, 0, nil},
 		"it cannot be told":       {func(b *fixture) { b.heal(volume); b.fall(podA, healer.IOError); b.walkErr = errors.New("no procfs") }, 0, nil},

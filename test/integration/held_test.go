@@ -1,7 +1,11 @@
 package integration
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/test/harness"
 )
@@ -19,4 +23,20 @@ func TestHeld(t *testing.T) {
 		n.Expect("abnormal", v.Request(), "FilesystemShutdown", "Held by 3 mounts, also in pod "+harness.PodUID+" container "+c.ID()[:12])
 	}
 	next.untouched()
+}
+
+// TestHeldDirectory deletes the directory behind a volume that is one of a filesystem with
+// others: the containers that have those are not named.
+func TestHeldDirectory(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	shared := n.NewVolume("ext4", "shared").Staging
+	mine, others := filepath.Join(shared, "volume"), filepath.Join(shared, "other")
+	harness.Mkdir(t, mine)
+	harness.Mkdir(t, others)
+	v := n.NewStagedVolume("ext4", "held", func(staging string) { harness.Must(t, unix.Mount(mine, staging, "", unix.MS_BIND, "")) })
+	c := n.NewContainer(harness.PodUID, v.MountPoint())
+	n.NewContainer(harness.UnrelatedPod, others)
+	n.Expect("healthy", v.Request())
+	harness.Must(t, os.Remove(mine))
+	n.Expect("abnormal", v.Request(), "StaleFileHandle", "deleted", "Held by 3 mounts, also in pod "+harness.PodUID+" container "+c.ID()[:12]+". ")
 }
