@@ -80,6 +80,9 @@ func (l *Loop) happenedTo(e node.SuperblockEvent) {
 	}
 	changed := map[*volume]bool{}
 	for _, m := range l.mounts {
+		if m.Dev == e.Dev && facts.IsFUSE(m.FSType) { // another process may have taken the connection over
+			l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
+		}
 		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && (e.Root == "" || m.Root == e.Root) {
 			changed[v] = true
 		}

@@ -492,6 +492,29 @@ func TestSuperblockEvent(t *testing.T) {
 	})
 }
 
+// Another process may have taken a FUSE connection over from a daemon that ended: it is
+// searched for at once, and not with the next turn.
+func TestSuccessorIsFollowed(t *testing.T) {
+	for fsType, follows := range map[string]bool{"fuse.rclone": true, "ext4": false} {
+		n := many(3)
+		for i := range n.mounts {
+			n.mounts[i].FSType = fsType
+		}
+		run(t, n, func() {
+			time.Sleep(90 * time.Second)
+			before := 0
+			n.do(func() { before, n.followed = n.searches, 0 })
+			n.happens <- node.SuperblockEvent{Dev: n.mounts[1].Dev}
+			time.Sleep(10 * time.Millisecond)
+			n.do(func() {
+				if (n.followed == 3) != follows || (n.searches > before) != follows {
+					t.Errorf("%s: %d searches, %d followed", fsType, n.searches-before, n.followed)
+				}
+			})
+		})
+	}
+}
+
 // All block volumes share the superblock of devtmpfs, and not what happens to a device.
 func TestDeviceNodeEvent(t *testing.T) {
 	n := many(3)

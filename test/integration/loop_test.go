@@ -79,6 +79,32 @@ func TestLoopNotices(t *testing.T) {
 	t.Logf("noticed within %s", time.Since(counted))
 }
 
+// TestLoopNoticesASuccessor hands a volume's FUSE connection over to another process, long
+// after the volume was found and long before it is due. The daemon ends, and then that
+// process: both deaths are noticed.
+func TestLoopNoticesASuccessor(t *testing.T) {
+	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
+	n := harness.NewNode(t, "--loop=observe", "--check-interval=1h", "--probe-timeout=300ms")
+	n.AnyDriver = true
+	n.Start()
+	v, fs := n.NewFUSEVolume("served", faultfs.Config{})
+	n.Expect("healthy", v.Request())
+	harness.Eventually(t, "the daemon is followed", func() bool { return hasPidfd(t, n.PID(), fs.PID()) })
+	second := fs.HandOver()
+	fs.Kill()
+	noticed := func(reasons string) {
+		t.Helper()
+		line := `"A watched volume changed" volume_id="served" driver="test.csi.example.com" verdict="abnormal" found="` + reasons + `"`
+		harness.Eventually(t, "the death is noticed: "+reasons, func() bool { return strings.Contains(n.Log.String(), line) })
+	}
+	noticed("DaemonHung,NotResponding")
+	harness.Eventually(t, "the other process is followed", func() bool { return hasPidfd(t, n.PID(), second.Process.Pid) })
+	harness.Must(t, second.Process.Kill())
+	died := time.Now()
+	noticed("DaemonGone,Disconnected")
+	t.Logf("noticed within %s", time.Since(died))
+}
+
 // hasPidfd reports whether a process has a pidfd of another one.
 func hasPidfd(t *testing.T, pid, other int) bool {
 	t.Helper()

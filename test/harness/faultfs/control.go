@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -90,6 +91,25 @@ func (f *FS) Kill() {
 	f.t.Helper()
 	_ = f.daemon.Process.Kill() // it may have ended by itself
 	<-f.ended
+}
+
+// HandOver starts a process that has the connection open, too, and does not serve it: as a
+// supervisor that keeps the descriptor for the next daemon. It ends with the test.
+func (f *FS) HandOver() *exec.Cmd {
+	f.t.Helper()
+	daemon, err := unix.PidfdOpen(f.PID(), 0)
+	f.must(err)
+	defer unix.Close(daemon)
+	fd, err := unix.PidfdGetfd(daemon, fuseFD, 0)
+	f.must(err)
+	dev := os.NewFile(uintptr(fd), "/dev/fuse")
+	defer dev.Close()
+	keeper := exec.Command("sleep", "infinity")
+	keeper.ExtraFiles = []*os.File{dev}
+	keeper.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	f.must(keeper.Start())
+	f.t.Cleanup(func() { _ = keeper.Process.Kill(); _ = keeper.Wait() })
+	return keeper
 }
 
 // Abort ends the connection, and the daemon, which may be stopped or hold a
