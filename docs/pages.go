@@ -6,3 +6,8 @@ import _ "embed" // for the pages that programs show
 //
 //go:embed conditions.md
 var Conditions string
+
+// Controller is controller.md.
+//
+//go:embed controller.md
+var Controller string

@@ -13,15 +13,16 @@ import (
 	"github.com/csi-addons/node-healer/internal/printable"
 )
 
-// newExplain returns the command that asks no server: what it prints is the page
-// docs/conditions.md of its own version.
+// newExplain returns the command that asks no server: what it prints is in the pages
+// docs/conditions.md and docs/controller.md of its own version.
 func newExplain() *cobra.Command {
+	page := docs.Conditions + "\n" + docs.Controller
 	return &cobra.Command{
 		Use:   "explain REASON",
-		Short: "Say what a condition or a step means, and what a person does",
+		Short: "Say what a condition, a step or an event means, and what a person does",
 		Args:  cobra.ExactArgs(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
-			for _, name := range names(docs.Conditions) {
+			for _, name := range names(page) {
 				if len(args) == 0 && strings.HasPrefix(name, begun) {
 					fit = append(fit, name)
 				}
@@ -29,10 +30,10 @@ func newExplain() *cobra.Command {
 			return fit, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rows := rowsOf(docs.Conditions, args[0])
+			rows := rowsOf(page, args[0])
 			if len(rows) == 0 {
-				return fmt.Errorf("%s is no condition and no step; they are: %s",
-					printable.Name(args[0]), strings.Join(names(docs.Conditions), ", "))
+				return fmt.Errorf("%s is no condition, step or event; they are: %s",
+					printable.Name(args[0]), strings.Join(names(page), ", "))
 			}
 			for _, row := range rows {
 				row.print(cmd.OutOrStdout())

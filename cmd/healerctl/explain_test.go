@@ -18,8 +18,11 @@ func TestExplain(t *testing.T) {
 	}{
 		{"NotMounted", 0, []string{"NotMounted\n", "  status: Inaccessible, acute\n", "  what is done: rebind\n", "republish"}},
 		{"disconnected", 0, []string{"Disconnected (*)\n", "ENOTCONN"}},
+		{"VolumeHealRefused", 0, []string{"VolumeHealRefused\n  where: event\n"}},
+		{"RestageHadNoEffect", 0, []string{"mounted nothing new"}},
+		{"PodNotRunning", 0, []string{"The pods have gone"}},
 		{"rebind", 0, []string{"rebind\n"}},
-		{"Tired", exitUsage, []string{"Tired is no condition and no step; they are: ", "NotMounted"}},
+		{"Tired", exitUsage, []string{"Tired is no condition, step or event; they are: ", "NotMounted"}},
 		{"\x1b[31m", exitUsage, []string{"31m is no condition"}},
 	} {
 		var out, errors bytes.Buffer

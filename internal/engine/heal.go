@@ -19,6 +19,7 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 		if err != nil {
 			return report, err
 		}
+		failEnded(report.Steps, c)   // report.go
 		d := e.diagnose(c, failures) // diagnose.go: what is wrong, and which steps there are
 		if report.Driver, report.After = c.Driver, d; first {
 			report.Before = d

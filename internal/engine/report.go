@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 
@@ -28,6 +29,20 @@ func (e *Engine) report(ctx context.Context, r healer.Report, t *tries, checks b
 		e.reportHeld(ctx, &r)
 	}
 	return r, nil
+}
+
+// failEnded has the steps count as failed that had the volume staged anew, where what is
+// staged is dead again.
+func failEnded(steps []healer.Outcome, c healer.Case) {
+	staged, found := c.Staged()
+	if !found || !facts.Disconnected(c.Superblock(staged).Answer.Errno) {
+		return
+	}
+	for i, o := range steps {
+		if o.Cost == healer.Restage && o.Err == nil {
+			steps[i].Err = fmt.Errorf("the driver mounted the volume, and the daemon has ended already: %w", c.Superblock(staged).Answer.Errno)
+		}
+	}
 }
 
 // notEmpty returns a condition for each mount point at which a step found files in the

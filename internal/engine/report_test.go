@@ -1,10 +1,14 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -82,6 +86,30 @@ func TestReplaced(t *testing.T) {
 		r := healer.Report{Before: healer.Diagnosis{Case: healer.Case{MountPoints: tc.before}}, After: healer.Diagnosis{Case: now}, Steps: tc.steps}
 		if r.Replaced() != tc.want {
 			t.Errorf("%s: %v", name, !tc.want)
+		}
+	}
+}
+
+// A driver that answers before its daemon ends has not staged the volume.
+func TestRestageWhoseDaemonEnds(t *testing.T) {
+	for name, ends := range map[string]bool{"ends": true, "serves": false} {
+		b := newFixture(t)
+		b.healthy()
+		dead := node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true, Errno: syscall.ENOTCONN}}
+		answered := b.answers[disk]
+		b.answers[disk] = dead
+		b.fall(staging, healer.Disconnected)
+		staged, _ := b.last().Staged()
+		b.steps = []healer.Step{{Name: "restage", MountPoint: staged, Cost: healer.Restage, Heals: []healer.Reason{healer.Disconnected}, Run: func(context.Context, func(context.Context) error) error {
+			if !ends {
+				b.answers[disk] = answered
+				b.recover(staging)
+			}
+			return nil
+		}}}
+		r := b.heal(volume)
+		if class, ran := r.Failure(); !ran || r.Helped() == ends || ends && (class.Tier != api.Retriable || !errors.Is(r.Steps[0].Err, syscall.ENOTCONN)) {
+			t.Errorf("%s: %s, %+v", name, r.Verdict(), r.Steps)
 		}
 	}
 }

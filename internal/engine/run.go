@@ -21,7 +21,10 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 	start := time.Now()
 	outcomes, entries := make([]healer.Outcome, len(admitted)), make([]healer.AuditEntry, len(admitted))
 	for i, a := range admitted {
-		outcomes[i] = healer.Outcome{Step: a.step.Name, Provider: a.step.Provider, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errPanic} // until it returns
+		outcomes[i] = healer.Outcome{
+			Step: a.step.Name, Provider: a.step.Provider, MountPoint: a.step.MountPoint.Path, Cost: a.step.Cost, Note: a.step.Note,
+			Err: errPanic, // until it returns
+		}
 		entries[i] = healer.AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, MountPoint: a.step.MountPoint.String(), Source: a.step.Source.String(), Caller: healer.CallerOf(ctx)}
 	}
 	if err := e.cfg.Audit.Before(entries...); err != nil {

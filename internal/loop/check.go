@@ -102,6 +102,7 @@ func (l *Loop) finish(r result) {
 	}
 	if r.err == nil {
 		r.report.Left = v.sick.leftAlone()
+		r.report.HealFollows = !r.heals && l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable()
 		l.cfg.Publish(r.report)
 	}
 	l.log(r)

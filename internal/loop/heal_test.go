@@ -447,6 +447,29 @@ func TestWhatFailedIsPublished(t *testing.T) {
 	}
 }
 
+// A check after which a heal comes says so; the report of the heal, and of checks after which
+// none comes, do not.
+func TestThatAHealFollowsIsPublished(t *testing.T) {
+	for action, follows := range map[Action]bool{Heal: true, Observe: false} {
+		n := acting(1)
+		n.action = action
+		run(t, n, func() {
+			time.Sleep(2 * time.Minute)
+			n.do(func() { n.published = nil })
+			n.breaks("v0", fault{reason: healer.Disconnected})
+			time.Sleep(2 * time.Minute)
+			n.do(func() {
+				if len(n.published) == 0 || n.published[0].HealFollows != follows {
+					t.Errorf("%s: published %+v", action, n.published)
+				}
+				if last := n.published[len(n.published)-1]; last.HealFollows {
+					t.Errorf("%s: in the end a heal follows: %+v", action, last)
+				}
+			})
+		})
+	}
+}
+
 // What the loop does may change while it runs.
 func TestActionChanges(t *testing.T) {
 	n := acting(1)

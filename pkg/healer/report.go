@@ -39,6 +39,9 @@ type Report struct {
 	// Left says why the node's own loop leaves the volume alone after this. It is zero in
 	// the answer to a call, which says nothing of the loop.
 	Left LeftAlone
+	// HealFollows is true for a check of the loop that is about to heal what it found. It is
+	// false in the answer to a call.
+	HealFollows bool
 	// Elapsed is the time from the first observation to the last.
 	Elapsed time.Duration
 }
@@ -113,6 +116,7 @@ type Outcome struct {
 	// Provider is the one that offered the step.
 	Provider   string
 	MountPoint string
+	Cost       Cost
 	// Err is nil when the step ended without an error. That says nothing about
 	// the volume; Report.After does.
 	Err     error

@@ -47,6 +47,9 @@ func (w wording) sections(v healer.Verdict) []section {
 	case healer.Healed:
 		return []section{w.found(w.r.Before), w.done(), sentence("Now " + w.working(w.r.After, w.mention)), w.refused(), w.restart()}
 	case healer.Abnormal:
+		if w.r.HealFollows { // what a check refuses and advises is not what comes next
+			return []section{w.foundFirst(), sentence("A heal follows")}
+		}
 		return []section{w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.held(), w.advice()}
 	default:
 		return []section{sentence(w.working(w.r.After, w.mountPoint))}

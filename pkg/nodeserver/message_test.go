@@ -88,6 +88,14 @@ func TestMessageWording(t *testing.T) {
 			healer.Report{Before: well, After: well},
 			"healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms",
 		},
+		"a check before a heal": {
+			healer.Report{
+				Checked: true, HealFollows: true,
+				Before: healer.Diagnosis{Case: both, Conditions: []healer.Condition{notMounted}}, After: healer.Diagnosis{Case: both, Conditions: []healer.Condition{notMounted}},
+				Refused: []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: "the call only checks"}},
+			},
+			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). A heal follows",
+		},
 		"healthy and read-only": {
 			healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", facts.AttrReadOnly))}},
 			"healthy: target /p (ext4, ro) answered in 42µs",

@@ -33,7 +33,7 @@ func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
 	case j.sb.Lookup.Failed(j.c.LookedUp()):
-		return j.one(healer.BackendUnreachable, adviceStorage, "%s answers for its root from memory, and %s", j.served(), j.lookup()), true
+		return j.one(healer.BackendUnreachable, adviceStorage, "%s for a name that cannot exist: %s answers for its root from memory", j.lookup(), j.served()), true
 	case !j.sb.Answer.TimedOut && len(daemons.Processes) == 0 && !daemons.Untold && !daemons.Cut:
 		return j.one(healer.DaemonGone, adviceGone, "%s has %s open any more", noProcess(daemons), j.name()), true
 	case !j.sb.Answer.TimedOut:
@@ -53,9 +53,9 @@ func (j judgement) condition() (healer.Condition, bool) {
 // lookup returns what a daemon answers for a name that cannot exist.
 func (j judgement) lookup() string {
 	if l := j.sb.Lookup; l.TimedOut {
-		return fmt.Sprintf("for a name in it there is no answer within %s", l.Within)
+		return fmt.Sprintf("no answer within %s", l.Within)
 	}
-	return fmt.Sprintf("for a name in it with an error (statx: %s, %s)", j.sb.Lookup.Errno, facts.ErrnoName(j.sb.Lookup.Errno))
+	return facts.ErrnoName(j.sb.Lookup.Errno)
 }
 
 func (j judgement) one(r healer.Reason, advice, format string, args ...any) healer.Condition {
