@@ -133,5 +133,8 @@ func health(v *adminpb.Volume) string {
 	if v.GetLeft() != "" {
 		says += " (left alone: " + v.GetLeft() + ")"
 	}
+	if v.GetError() != "" {
+		says += " (last error: " + v.GetError() + ")"
+	}
 	return says
 }

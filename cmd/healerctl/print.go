@@ -110,6 +110,11 @@ func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
 			return err
 		}
 	}
+	if r.GetLoopError() != "" {
+		if _, err := fmt.Fprintln(w, "The last error of the node's own loop:", printable.Line(r.GetLoopError(), maxCellBytes)); err != nil {
+			return err
+		}
+	}
 	if r.GetOmitted() > 0 {
 		_, err := fmt.Fprintf(w, "%d more conditions and steps are not listed\n", r.GetOmitted())
 		return err

@@ -20,7 +20,7 @@ func TestListPrints(t *testing.T) {
 	call := (&fakeAdmin{volumes: []*adminpb.Volume{
 		{
 			Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}, Omitted: 3,
-			Verdict: "abnormal", Reasons: []string{"NotMounted", "IOError"}, Checked: at(5), Due: at(35), AbnormalSince: at(1), Tries: 2, Left: "DryRun: nothing is changed",
+			Verdict: "abnormal", Reasons: []string{"NotMounted", "IOError"}, Checked: at(5), Due: at(35), AbnormalSince: at(1), Tries: 2, Left: "DryRun: nothing is changed", Error: "no answer",
 		},
 		{Driver: "b.example.com", VolumeId: "vol-2", Paths: []*adminpb.VolumePath{{Path: "/r"}}, Verdict: "healthy", Checked: at(6), Due: at(36)},
 		{Driver: "b.example.com", VolumeId: "vol-3"},
@@ -28,21 +28,22 @@ func TestListPrints(t *testing.T) {
 	for output, want := range map[string]string{
 		asTable: `
 DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH
-a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed)
+a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)
 b.example.com   vol-2       1           0        healthy
 b.example.com   vol-3       0           0        not checked yet
 `,
 		asWide: `
-DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH                                                                   CHECKED                DUE                    TRIES   PATHS
-a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed)   2026-01-02T03:04:05Z   2026-01-02T03:04:35Z   2       /p /q /s
-b.example.com   vol-2       1           0        healthy                                                                  2026-01-02T03:04:06Z   2026-01-02T03:04:36Z   0       /r
-b.example.com   vol-3       0           0        not checked yet                                                          -                      -                      0       -
+DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH                                                                                           CHECKED                DUE                    TRIES   PATHS
+a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)   2026-01-02T03:04:05Z   2026-01-02T03:04:35Z   2       /p /q /s
+b.example.com   vol-2       1           0        healthy                                                                                          2026-01-02T03:04:06Z   2026-01-02T03:04:36Z   0       /r
+b.example.com   vol-3       0           0        not checked yet                                                                                  -                      -                      0       -
 `,
 		asYAML: `
 - abnormal_since: "2026-01-02T03:04:01Z"
   checked: "2026-01-02T03:04:05Z"
   driver: a.example.com
   due: "2026-01-02T03:04:35Z"
+  error: no answer
   left: 'DryRun: nothing is changed'
   omitted: 3
   paths:
@@ -62,6 +63,7 @@ b.example.com   vol-3       0           0        not checked yet                
   checked: "2026-01-02T03:04:06Z"
   driver: b.example.com
   due: "2026-01-02T03:04:36Z"
+  error: ""
   left: ""
   omitted: 0
   paths:
@@ -75,6 +77,7 @@ b.example.com   vol-3       0           0        not checked yet                
   checked: null
   driver: b.example.com
   due: null
+  error: ""
   left: ""
   omitted: 0
   paths: []
@@ -121,7 +124,8 @@ func TestReportPrints(t *testing.T) {
       "refused": "not enabled"
     }
   ],
-  "omitted": 0
+  "omitted": 0,
+  "loop_error": ""
 }
 `)
 	prints(t, call, 0, "heal vol-1 -o json", `
@@ -149,12 +153,14 @@ func TestReportPrints(t *testing.T) {
     }
   ],
   "steps": [],
-  "omitted": 0
+  "omitted": 0,
+  "loop_error": ""
 }
 `)
 	prints(t, call, 0, "heal vol-1 -o yaml", `
 conditions: []
 driver: ""
+loop_error: ""
 message: 'healed: rebind at /p.'
 omitted: 0
 outcomes:

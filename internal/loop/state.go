@@ -29,7 +29,7 @@ func (l *Loop) States(ctx context.Context) (s healer.LoopState) {
 func (l *Loop) states() healer.LoopState {
 	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
 	for _, v := range l.known.all {
-		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due}
+		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed}
 		for _, p := range v.paths {
 			s.Paths = append(s.Paths, p.Path)
 		}
@@ -54,6 +54,16 @@ const unansweredAfter = 3
 // record keeps what a check showed. One without an answer, as while the volume is healed,
 // shows nothing new: a sick volume stays sick.
 func (v *volume) record(r result, now time.Time) {
+	switch kind := healer.KindOf(r.err); {
+	case kind == healer.KindBusy, kind == healer.KindNotFound:
+	case r.err != nil:
+		v.failed = oneLine(r.err.Error())
+	case r.heals:
+		class, _ := r.report.Failure()
+		v.failed = oneLine(r.report.FailureText(class))
+	case r.report.After.Healthy():
+		v.failed = ""
+	}
 	switch {
 	case r.err == nil:
 		v.checked, v.verdict, v.health = now, r.report.Verdict(), r.report.After.HealthEntries()

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,5 +93,26 @@ func TestUnansweredSince(t *testing.T) {
 		if got := unanswered(n); got != 0 {
 			t.Errorf("%d of 100 after a time off", got)
 		}
+	})
+}
+
+// What the loop failed at last is told until it does not fail.
+func TestTheLastErrorIsTold(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		told := func(want string) {
+			t.Helper()
+			if s := n.loop.States(context.Background()); len(s.Volumes) != 1 || !strings.Contains(s.Volumes[0].Error, want) || want == "" && s.Volumes[0].Error != "" {
+				t.Errorf("want the error %q: %+v", want, s.Volumes)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		told("")
+		n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("the driver says no")})
+		time.Sleep(2 * time.Minute)
+		told("replace at /pods/0: the driver says no")
+		n.do(func() { delete(n.faults, "v0") })
+		time.Sleep(2 * time.Minute)
+		told("")
 	})
 }

@@ -46,6 +46,8 @@ type volume struct {
 	expected time.Time
 	verdict  healer.Verdict
 	health   []healer.HealthEntry
+	// failed is healer.VolumeState.Error.
+	failed string
 	// sick is nil for a volume that was healthy when it was last checked.
 	sick *sickness
 	// healed is when the loop's last heal of it ended.

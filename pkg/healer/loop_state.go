@@ -22,6 +22,8 @@ type VolumeState struct {
 	Tries int
 	// Left says why the loop tries no more; zero while it does, or nothing is wrong.
 	Left LeftAlone
+	// Error is what the loop's last check or heal failed at; empty since one did not.
+	Error string
 }
 
 // LoopState is what the loop knows of all volumes at one time.

@@ -123,8 +123,19 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 		return nil, err
 	}
 	a.server.Publish(report)
-	return adminReport(report, !heals), nil
+	out := adminReport(report, !heals)
+	if !heals {
+		known := &adminpb.Volume{Driver: out.GetDriver(), VolumeId: out.GetVolumeId()}
+		ctx, cancel := context.WithTimeout(ctx, statesTimeout)
+		defer cancel()
+		a.addStates(ctx, []*adminpb.Volume{known})
+		out.LoopError = known.GetError()
+	}
+	return out, nil
 }
+
+// statesTimeout is how long an answer waits for a loop that may hang.
+const statesTimeout = time.Second
 
 // find returns the paths of a volume, those where it is published first.
 func (a admin) find(ctx context.Context, driver, id string) (paths []string, err error) {

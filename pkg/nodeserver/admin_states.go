@@ -24,6 +24,7 @@ func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) {
 		if !known {
 			continue
 		}
+		v.Error = adminText(s.Error)
 		v.Verdict, v.Tries, v.Left = string(s.Verdict), int32(s.Tries), adminText(s.Left.String()) //nolint:gosec // a few
 		v.Checked, v.Due, v.AbnormalSince = timestampOf(s.Checked), timestampOf(s.Due), timestampOf(s.Since)
 		for _, e := range s.Health {

@@ -46,7 +46,7 @@ func TestAdminAuditAndStates(t *testing.T) {
 	since := time.Unix(1000, 0)
 	cfg.Volumes, cfg.Audit = fakeVolumes{volumeAt("d", "v", "/p", false), volumeAt("d", "v", "/q", false), volumeAt("d", "w", "/w", false)}, fakeAudit{}
 	cfg.States = func(context.Context) healer.LoopState {
-		return healer.LoopState{On: true, Volumes: []healer.VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Abnormal, Health: []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}}, Since: since, Checked: since, Tries: 2, Left: healer.LeftAlone{Because: "x"}}}}
+		return healer.LoopState{On: true, Volumes: []healer.VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Abnormal, Health: []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}}, Since: since, Checked: since, Tries: 2, Left: healer.LeftAlone{Because: "x"}, Error: "the driver says no"}}}
 	}
 	s := serve(t, cfg)
 	client, ctx := adminpb.NewAdminClient(s.conn), testContext(t)
@@ -74,9 +74,13 @@ func TestAdminAuditAndStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := list.Recv()
-	if err != nil || v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted"}) || v.GetTries() != 2 || v.GetLeft() != "x" ||
+	if err != nil || v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted"}) || v.GetTries() != 2 || v.GetLeft() != "x" || v.GetError() != "the driver says no" ||
 		!v.GetAbnormalSince().AsTime().Equal(since) || v.GetDue() != nil {
 		t.Errorf("%v, %v", v, err)
+	}
+	cfg.Healer.(*fakeHealer).report = healer.Report{Driver: "d"}
+	if r, err := client.CheckVolume(ctx, &adminpb.CheckVolumeRequest{Driver: "d", VolumeId: "v"}); err != nil || r.GetLoopError() != "the driver says no" {
+		t.Errorf("%v, %v", r, err)
 	}
 	if w, err := list.Recv(); err != nil || w.GetVerdict() != "" {
 		t.Errorf("%v, %v", w, err)

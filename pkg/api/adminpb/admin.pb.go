@@ -78,8 +78,10 @@ type Volume struct {
 	// Since when it has been abnormal; absent while it is not.
 	AbnormalSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=abnormal_since,json=abnormalSince,proto3" json:"abnormal_since,omitempty"`
 	// How many heals of the loop there were in a row, and why it tries no more.
-	Tries         int32  `protobuf:"varint,10,opt,name=tries,proto3" json:"tries,omitempty"`
-	Left          string `protobuf:"bytes,11,opt,name=left,proto3" json:"left,omitempty"`
+	Tries int32  `protobuf:"varint,10,opt,name=tries,proto3" json:"tries,omitempty"`
+	Left  string `protobuf:"bytes,11,opt,name=left,proto3" json:"left,omitempty"`
+	// What its last check or heal failed at; empty since one did not.
+	Error         string `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +189,13 @@ func (x *Volume) GetTries() int32 {
 func (x *Volume) GetLeft() string {
 	if x != nil {
 		return x.Left
+	}
+	return ""
+}
+
+func (x *Volume) GetError() string {
+	if x != nil {
+		return x.Error
 	}
 	return ""
 }
@@ -376,7 +385,9 @@ type VolumeReport struct {
 	// Of a check: what a heal would try now, unless the gate refuses it.
 	Steps []*Step `protobuf:"bytes,8,rep,name=steps,proto3" json:"steps,omitempty"`
 	// How many conditions, outcomes and steps are not listed above.
-	Omitted       int32 `protobuf:"varint,9,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	Omitted int32 `protobuf:"varint,9,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	// Of a check: Volume.error.
+	LoopError     string `protobuf:"bytes,10,opt,name=loop_error,json=loopError,proto3" json:"loop_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -472,6 +483,13 @@ func (x *VolumeReport) GetOmitted() int32 {
 		return x.Omitted
 	}
 	return 0
+}
+
+func (x *VolumeReport) GetLoopError() string {
+	if x != nil {
+		return x.LoopError
+	}
+	return ""
 }
 
 type Condition struct {
@@ -814,7 +832,7 @@ var File_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto protorefl
 const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"=github.com/csi-addons/node-healer/pkg/api/adminpb/admin.proto\x12\x19nodehealer.admin.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x14\n" +
-	"\x12ListVolumesRequest\"\x99\x03\n" +
+	"\x12ListVolumesRequest\"\xaf\x03\n" +
 	"\x06Volume\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x1b\n" +
 	"\tvolume_id\x18\x02 \x01(\tR\bvolumeId\x12;\n" +
@@ -827,7 +845,8 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x0eabnormal_since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\rabnormalSince\x12\x14\n" +
 	"\x05tries\x18\n" +
 	" \x01(\x05R\x05tries\x12\x12\n" +
-	"\x04left\x18\v \x01(\tR\x04left\":\n" +
+	"\x04left\x18\v \x01(\tR\x04left\x12\x14\n" +
+	"\x05error\x18\f \x01(\tR\x05error\":\n" +
 	"\n" +
 	"VolumePath\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
@@ -838,7 +857,7 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x11HealVolumeRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xe2\x02\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x81\x03\n" +
 	"\fVolumeReport\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x1b\n" +
 	"\tvolume_id\x18\x02 \x01(\tR\bvolumeId\x12\x12\n" +
@@ -850,7 +869,10 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"conditions\x12>\n" +
 	"\boutcomes\x18\a \x03(\v2\".nodehealer.admin.v1alpha1.OutcomeR\boutcomes\x125\n" +
 	"\x05steps\x18\b \x03(\v2\x1f.nodehealer.admin.v1alpha1.StepR\x05steps\x12\x18\n" +
-	"\aomitted\x18\t \x01(\x05R\aomitted\"\xa4\x01\n" +
+	"\aomitted\x18\t \x01(\x05R\aomitted\x12\x1d\n" +
+	"\n" +
+	"loop_error\x18\n" +
+	" \x01(\tR\tloopError\"\xa4\x01\n" +
 	"\tCondition\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x18\n" +
