@@ -232,7 +232,11 @@ func pages(t *testing.T) []string {
 	if err != nil || len(all) == 0 {
 		t.Fatal("no pages: ", err)
 	}
-	return append(all, root+"/README.md", root+"/CONTRIBUTING.md")
+	drivers, err := filepath.Glob("drivers/*.md")
+	if err != nil || len(drivers) == 0 {
+		t.Fatal("no pages of drivers: ", err)
+	}
+	return append(append(all, drivers...), root+"/README.md", root+"/CONTRIBUTING.md")
 }
 
 func read(t *testing.T, path string) string {
