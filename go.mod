@@ -3,6 +3,7 @@ module github.com/csi-addons/node-healer
 go 1.26.0
 
 require (
+	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/creack/pty v1.1.24
 	github.com/csi-addons/spec v0.2.1-0.20260515055340-d4a373713b9a
@@ -31,6 +32,7 @@ require (
 )
 
 require (
+	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect

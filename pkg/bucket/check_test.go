@@ -1,0 +1,111 @@
+package bucket
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWhatIsConfirmed has a denial and a bucket that is gone, which servers say for a while of
+// what is there, too. Time passes as fast as everything waits for it.
+func TestWhatIsConfirmed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answers   []string // codes of S3, or a list
+		writeOnly bool
+		// want is the reason; empty: none.
+		want   Reason
+		waited time.Duration
+	}{
+		"gone":                         {[]string{"NoSuchBucket"}, false, BucketGone, time.Minute},
+		"gone, and not":                {[]string{"NoSuchBucket", "list"}, false, "", time.Minute},
+		"gone, and what is that":       {[]string{"NoSuchBucket", "NoSuchKey"}, false, "", time.Minute},
+		"gone, and the key is wrong":   {[]string{"NoSuchBucket", "SignatureDoesNotMatch"}, false, CredentialsRefused, time.Minute},
+		"gone, denied and gone":        {[]string{"NoSuchBucket", "AccessDenied", "NoSuchBucket", "list"}, false, "", 150 * time.Second},
+		"denied":                       {[]string{"AccessDenied"}, false, BucketAccessDenied, 30 * time.Second},
+		"denied, and not":              {[]string{"AccessDenied", "list"}, false, "", 30 * time.Second},
+		"to write only":                {[]string{"AccessDenied"}, true, "", 0},
+		"to write only, wrong key":     {[]string{"SignatureDoesNotMatch"}, true, CredentialsRefused, 0},
+		"to write only, gone":          {[]string{"NoSuchBucket"}, true, BucketGone, time.Minute},
+		"to write only, gone and back": {[]string{"NoSuchBucket", "AccessDenied"}, true, "", time.Minute},
+	} {
+		var asked atomic.Int32
+		b := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date")); err == nil {
+				w.Header().Set("Date", at.Format(http.TimeFormat)) // its clock is that of who asks
+			}
+			n := int(asked.Add(1))
+			if answer := tc.answers[min(n, len(tc.answers))-1]; answer == "list" {
+				respond(200, nil, list)(w, r)
+			} else {
+				respond(403, nil, s3Error(answer, ""))(w, r)
+			}
+		})
+		b.WriteOnly = tc.writeOnly
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			report := Check(t.Context(), b)
+			waited := time.Since(began)
+			if got := append(report.Conditions, Condition{})[0]; got.Reason != tc.want || waited.Round(time.Second) != tc.waited {
+				t.Errorf("%s: after %s: %+v", name, waited, report)
+			}
+		})
+	}
+}
+
+// TestNoTimeToConfirm ends before the second question.
+func TestNoTimeToConfirm(t *testing.T) {
+	b := serve(t, respond(404, nil, s3Error("NoSuchBucket", "")))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		if report := Check(ctx, b); report.Verdict != NotJudged || !strings.Contains(report.Message, "404, NoSuchBucket") || !strings.HasSuffix(report.Message, "there was no time to ask again") {
+			t.Error(report)
+		}
+	})
+}
+
+func TestExpiry(t *testing.T) {
+	for left, want := range map[time.Duration]Status{time.Hour: "", 14 * time.Minute: Degraded, -time.Minute: Degraded} {
+		b := serve(t, respond(200, nil, list))
+		b.Expires = time.Now().Add(left).UTC()
+		report := Check(t.Context(), b)
+		if got := append(report.Conditions, Condition{})[0]; got.Status != want || want != "" && !strings.Contains(report.Message, "CredentialsExpired (their end is "+b.Expires.Format(time.RFC3339)) {
+			t.Errorf("%s: %v", left, report)
+		}
+	}
+	b := serve(t, respond(400, nil, s3Error("ExpiredToken", "")))
+	b.Expires = time.Now().Add(-time.Hour)
+	if report := Check(t.Context(), b); len(report.Conditions) != 1 || report.Conditions[0].Status != Inaccessible {
+		t.Error(report)
+	}
+}
+
+// TestEveryReasonIsInTheTable has each with a class and an advice.
+func TestEveryReasonIsInTheTable(t *testing.T) {
+	for _, r := range Rows() {
+		c := r.Condition
+		if complete := c.Status != "" && c.Tier != "" && c.Type != "" && c.Advice != ""; complete != (c.Reason != "") {
+			t.Errorf("%+v", r)
+		}
+		if len(r.Codes)+len(r.Statuses) == 0 {
+			t.Errorf("%+v fits nothing", r)
+		}
+	}
+}
+
+// TestASecretIsNeverPrinted tries the ways.
+func TestASecretIsNeverPrinted(t *testing.T) {
+	b := Bucket{AccessKeyID: "c4n4ry", SecretAccessKey: "c4n4ry", SessionToken: "c4n4ry"}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"} {
+		for _, text := range []string{fmt.Sprintf(verb, b), fmt.Sprintf(verb, &b), fmt.Sprintf(verb, b.SecretAccessKey), fmt.Sprintf(verb, []Bucket{b})} {
+			if strings.Contains(text, "c4n4ry") || strings.Contains(strings.ToLower(text), fmt.Sprintf("%x", "c4n4ry")) {
+				t.Errorf("%s: %s", verb, text)
+			}
+		}
+	}
+}
