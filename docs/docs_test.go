@@ -30,10 +30,11 @@ func TestConditionsPageListsEveryReasonAndStep(t *testing.T) {
 	for _, file := range []string{"condition.go", "health.go", "left_alone.go"} {
 		reasons = append(reasons, constants(t, root+"/pkg/healer/"+file, func(_, kind string) bool { return kind == "Reason" || kind == "LeftReason" })...)
 	}
-	reasons = append(reasons, constants(t, root+"/internal/cluster/report/reported.go", func(name, _ string) bool { return strings.HasPrefix(name, "reason") })...)
+	reasons = append(reasons, constants(t, root+"/internal/cluster/reported.go", func(name, _ string) bool { return strings.HasPrefix(name, "reason") })...)
 	for _, m := range regexp.MustCompile(`errors\.New\("([A-Z][A-Za-z]+): `).FindAllStringSubmatch(read(t, "../pkg/healer/provider/driver/stage.go"), -1) {
 		reasons = append(reasons, m[1])
 	}
+	reasons = append(reasons, constants(t, root+"/pkg/bucket/table.go", func(_, kind string) bool { return kind == "Reason" })...)
 	files, err := filepath.Glob(root + "/pkg/healer/provider/*/*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/gateway"
 	"github.com/csi-addons/node-healer/internal/retry"
+	"github.com/csi-addons/node-healer/pkg/bucket"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
@@ -25,7 +28,7 @@ func TestErrorsPage(t *testing.T) {
 	page := read(t, "errors.md")
 	tables := map[string]string{
 		"statuses": statusTable(), "gateway": gatewayTable(), "conditions": conditionTable(), "own": ownTable(), "errnos": errnoTable(),
-		"driver": driverTable(), "schedules": scheduleTable(),
+		"driver": driverTable(), "schedules": scheduleTable(), "buckets": bucketTable(), "cosi": cosiTable(),
 	}
 	for name, table := range tables {
 		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
@@ -114,6 +117,34 @@ func scheduleTable() string {
 	table := "| what is tried again | first after | at most |\n|---|---|---|\n"
 	for _, s := range retry.Schedules() {
 		table += fmt.Sprintf("| %s | %s | %s |\n", s.What, s.First, s.Max)
+	}
+	return table
+}
+
+func bucketTable() string {
+	table := "| answer | condition | status | tier | type | counts if said again after |\n|---|---|---|---|---|---|\n"
+	for _, r := range bucket.Rows() {
+		answers := slices.Clone(r.Codes)
+		for _, status := range r.Statuses {
+			answers = append(answers, strconv.Itoa(status))
+		}
+		text, confirm := strings.Join(answers, ", "), ""
+		if r.OtherRegion {
+			text += ", and another region in the header or in the answer"
+		}
+		if r.Confirm > 0 {
+			confirm = r.Confirm.String()
+		}
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", text, cmp.Or(string(r.Condition.Reason), "none: healthy"), r.Condition.Status, r.Condition.Tier, r.Condition.Type, confirm)
+	}
+	return table + "| any other | none: not judged | | | | |\n"
+}
+
+func cosiTable() string {
+	words := map[bool]string{true: "tried again", false: "given up"}
+	table := "| code | call | by the specification | by the stricter proposal |\n|---|---|---|---|\n"
+	for _, c := range bucket.COSICodes() {
+		table += fmt.Sprintf("| %s | %s | %s | %s |\n", c.Code, cmp.Or(c.Call, "any"), words[c.Retried], words[c.RetriedStrictly])
 	}
 	return table
 }

@@ -83,6 +83,7 @@ func newCheck(dial dialer) *cobra.Command {
 			return show(c, output, report, err)
 		})
 	}
+	add(c, newCheckBucket())
 	return c
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/docs"
+	"github.com/csi-addons/node-healer/pkg/bucket"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -49,6 +50,10 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.PermissionMissing),
 		healer.Reason(healer.TerminalError), healer.Reason(healer.DryRun),
 	}
+	for _, r := range bucket.Rows() {
+		others = append(others, healer.Reason(r.Condition.Reason))
+	}
+	others = slices.DeleteFunc(others, func(r healer.Reason) bool { return r == "" })
 	for _, r := range append(others, healer.Reasons()...) {
 		if !slices.Contains(known, string(r)) {
 			t.Errorf("%s", r)
