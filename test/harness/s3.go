@@ -14,6 +14,9 @@ import (
 // S3 is a real S3 server, which checks who signed a request: github.com/versity/versitygw
 // over a directory. It has one bucket.
 type S3 struct {
+	// Args are given to the server when it starts next.
+	Args []string
+
 	t       testing.TB
 	dir     string
 	address string
@@ -65,9 +68,10 @@ func (s *S3) Start() {
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	Must(t, err)
 	defer log.Close()
-	s.server = exec.Command(s3Program(t), "--access="+s3Root, "--secret="+s3Secret, "--port="+s.address, "--quiet",
-		"--iam-dir="+filepath.Join(s.dir, "users"), "--iam-cache-disable",
-		"posix", "--sidecar="+filepath.Join(s.dir, "metadata"), filepath.Join(s.dir, "data"))
+	args := append([]string{
+		"--access=" + s3Root, "--secret=" + s3Secret, "--port=" + s.address, "--quiet", "--iam-dir=" + filepath.Join(s.dir, "users"), "--iam-cache-disable",
+	}, s.Args...)
+	s.server = exec.Command(s3Program(t), append(args, "posix", "--sidecar="+filepath.Join(s.dir, "metadata"), filepath.Join(s.dir, "data"))...)
 	Mkdir(t, filepath.Join(s.dir, "metadata"))
 	s.server.Stdout, s.server.Stderr = log, log
 	s.ended = startDaemon(t, s.server)
@@ -109,6 +113,12 @@ func (s *S3) Resume() {
 func (s *S3) Allow(key string) {
 	s.t.Helper()
 	s.admin("create-user", "--access="+key, "--secret="+s3Secret, "--role=admin")
+}
+
+// AllowNothing has the server know a key which may do nothing.
+func (s *S3) AllowNothing(key string) {
+	s.t.Helper()
+	s.admin("create-user", "--access="+key, "--secret="+s3Secret, "--role=user")
 }
 
 // Revoke has the server know a key no more.
