@@ -16,30 +16,86 @@ import (
 
 // limits are the rows of the table of limits in performance.md. {pkg/x.name} stands for
 // the value of a constant in that package, which need not be exported.
-var limits = [][2]string{
-	{"a call: fields, in bytes", "volume_id {pkg/nodeserver.maxVolumeIDBytes}; paths {pkg/nodeserver.maxPathBytes}, their components {pkg/nodeserver.maxComponentBytes}; secrets, volume_context and mount flags {pkg/nodeserver.maxMapBytes} each; fs_type {pkg/nodeserver.maxFSTypeBytes}"},
-	{"a call: messages", "request {pkg/nodeserver.maxRequestBytes}, headers {pkg/nodeserver.maxHeaderBytes}, response {pkg/nodeserver.maxResponseBytes}, the text `message` {pkg/nodeserver.maxMessageBytes} bytes"},
-	{"connections; more wait", "{pkg/nodeserver.maxConnections} to the server's own socket, {pkg/nodeserver.maxGatewayConnections} to the gateway's, {internal/metrics.maxConnections} to that of the metrics"},
-	{"calls at once", "{pkg/nodeserver.maxStreams} per connection, {pkg/nodeserver.maxGatewayStreams} on the gateway's socket; more wait in the client"},
-	{"time to connect, to send a request", "{pkg/nodeserver.handshakeTimeout}, {pkg/nodeserver.receiveTimeout}"},
-	{"a request for the metrics", "{internal/metrics.maxScrapes} at once; {internal/metrics.receiveTimeout} and {internal/metrics.maxHeader} to receive, {internal/metrics.scrapeTimeout} to make"},
-	{"gateway: connections, calls", "{internal/gateway.maxConnections} connections, {internal/gateway.maxStreams} calls at once for each; {internal/gateway.maxCalls} passed on at once for each verb, more wait; request {internal/gateway.maxRequestBytes}"},
-	{"gateway: time", "{internal/gateway.handshakeTimeout} to connect, {internal/gateway.receiveTimeout} to send a request, {internal/gateway.callTimeout} for a call (a heal goes on), {internal/gateway.maxIdle} idle; {internal/gateway.maxReflections} reflections at once, {internal/gateway.reflectionTimeout} each"},
-	{"gateway: questions about tokens", "{internal/gateway.reviewsPerSecond} a second, {internal/gateway.reviewBurst} at once; a yes counts for {internal/gateway.allowedTTL}, a no for {internal/gateway.deniedTTL}"},
-	{"gateway: metrics", "{internal/gateway.maxScrapers} connections, {internal/gateway.scrapeTimeout} and {internal/gateway.maxMetricsBytes} for an answer"},
-	{"workers", "{cmd/node-healer.maxWorkers} at once, besides those that cannot be killed; a killed one has {cmd/node-healer.killWait} to end"},
-	{"the loop: checks", "{internal/loop.maxChecks} at once, {internal/loop.maxSlow} of them of volumes whose last check took over {internal/loop.slowCheck}; {internal/loop.checksPerSecond} begin in a second, {internal/loop.checksBurst} at once; {internal/loop.maxVolumes} volumes; {internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed"},
-	{"the loop: heals", "{internal/loop.maxHeals} at once; {internal/loop.healsPerMinute} begin in a minute, {internal/loop.healsBurst} at once"},
-	{"the API: time", "{internal/cluster.requestTimeout} for a request; {internal/cluster.unavailableTime} until one that did not answer is asked again; {internal/cluster.listTime} for a list"},
-	{"the API: reads at once", "{internal/cluster.maxPodReads} pods by name, {internal/cluster.maxParallelReads} others"},
-	{"the API: a page", "{internal/cluster.podsPerPage} pods, {internal/cluster.volumesPerPage} volumes or attachments; after one of more than {internal/cluster.maxPageBytes} one object, then twice as many each time"},
-	{"the API: remembered", "claims, volumes and classes for {internal/cluster.cacheTTL}; {internal/cluster.maxPodVolumes} volumes of a pod"},
-	{"the API: reports", "{internal/cluster.requestQPS} requests a second, {internal/cluster.requestBurst} at once; {internal/cluster.maxPending} events wait"},
-	{"controller", "{internal/controller.podsPerPage} pods in a page, one after a page of more than {internal/controller.maxPageBytes}; an answer of {internal/controller.maxAnswerBytes}; {internal/controller.maxNodes} nodes of a job"},
-	{"a driver, a provider", "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; a file of {internal/engine.maxFile}, a program's output of {internal/engine.maxOutput}"},
-	{"mounts of containers that are inspected", "{internal/node.maxInNamespace} in a namespace, {internal/node.maxInPod} in a pod"},
-	{"the state directory", "a record of {internal/state.recordLimit}, kept for {internal/state.recordLifetime}; an audit log of {internal/state.auditLimit}, and the one before"},
-	{"a stage of the shutdown", "{cmd/node-healer.stopTimeout}"},
+var limits = []struct{ what, limit string }{
+	{
+		what: "a call: fields, in bytes",
+		limit: "volume_id {pkg/nodeserver.maxVolumeIDBytes}; paths {pkg/nodeserver.maxPathBytes}, " +
+			"their components {pkg/nodeserver.maxComponentBytes}; secrets, volume_context and mount flags {pkg/nodeserver.maxMapBytes} each; " +
+			"fs_type {pkg/nodeserver.maxFSTypeBytes}",
+	},
+	{
+		what: "a call: messages",
+		limit: "request {pkg/nodeserver.maxRequestBytes}, headers {pkg/nodeserver.maxHeaderBytes}, response {pkg/nodeserver.maxResponseBytes}, " +
+			"the text `message` {pkg/nodeserver.maxMessageBytes} bytes",
+	},
+	{
+		what: "connections; more wait",
+		limit: "{pkg/nodeserver.maxConnections} to the server's own socket, {pkg/nodeserver.maxGatewayConnections} to the gateway's, " +
+			"{internal/metrics.maxConnections} to that of the metrics",
+	},
+	{what: "calls at once", limit: "{pkg/nodeserver.maxStreams} per connection, {pkg/nodeserver.maxGatewayStreams} on the gateway's socket; more wait in the client"},
+	{what: "time to connect, to send a request", limit: "{pkg/nodeserver.handshakeTimeout}, {pkg/nodeserver.receiveTimeout}"},
+	{
+		what: "a request for the metrics",
+		limit: "{internal/metrics.maxScrapes} at once; {internal/metrics.receiveTimeout} and {internal/metrics.maxHeader} to receive, " +
+			"{internal/metrics.scrapeTimeout} to make",
+	},
+	{
+		what: "gateway: connections, calls",
+		limit: "{internal/gateway.maxConnections} connections, {internal/gateway.maxStreams} calls at once for each; " +
+			"{internal/gateway.maxCalls} passed on at once for each verb, more wait; request {internal/gateway.maxRequestBytes}",
+	},
+	{
+		what: "gateway: time",
+		limit: "{internal/gateway.handshakeTimeout} to connect, {internal/gateway.receiveTimeout} to send a request, " +
+			"{internal/gateway.callTimeout} for a call (a heal goes on), {internal/gateway.maxIdle} idle; " +
+			"{internal/gateway.maxReflections} reflections at once, {internal/gateway.reflectionTimeout} each",
+	},
+	{
+		what: "gateway: questions about tokens",
+		limit: "{internal/gateway.reviewsPerSecond} a second, {internal/gateway.reviewBurst} at once; " +
+			"a yes counts for {internal/gateway.allowedTTL}, a no for {internal/gateway.deniedTTL}",
+	},
+	{what: "gateway: metrics", limit: "{internal/gateway.maxScrapers} connections, {internal/gateway.scrapeTimeout} and {internal/gateway.maxMetricsBytes} for an answer"},
+	{what: "workers", limit: "{cmd/node-healer.maxWorkers} at once, besides those that cannot be killed; a killed one has {cmd/node-healer.killWait} to end"},
+	{
+		what: "the loop: checks",
+		limit: "{internal/loop.maxChecks} at once, " +
+			"{internal/loop.maxSlow} of them of volumes whose last check took over {internal/loop.slowCheck}; " +
+			"{internal/loop.checksPerSecond} begin in a second, {internal/loop.checksBurst} at once; {internal/loop.maxVolumes} volumes; " +
+			"{internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed",
+	},
+	{what: "the loop: heals", limit: "{internal/loop.maxHeals} at once; {internal/loop.healsPerMinute} begin in a minute, {internal/loop.healsBurst} at once"},
+	{
+		what: "the API: time",
+		limit: "{internal/cluster.requestTimeout} for a request; {internal/cluster.unavailableTime} until one that did not answer is asked again; " +
+			"{internal/cluster.listTime} for a list",
+	},
+	{what: "the API: reads at once", limit: "{internal/cluster.maxPodReads} pods by name, {internal/cluster.maxParallelReads} others"},
+	{
+		what: "the API: a page",
+		limit: "{internal/cluster.podsPerPage} pods, {internal/cluster.volumesPerPage} volumes or attachments; " +
+			"after one of more than {internal/cluster.maxPageBytes} one object, then twice as many each time",
+	},
+	{what: "the API: remembered", limit: "claims, volumes and classes for {internal/cluster.cacheTTL}; {internal/cluster.maxPodVolumes} volumes of a pod"},
+	{what: "the API: reports", limit: "{internal/cluster.requestQPS} requests a second, {internal/cluster.requestBurst} at once; {internal/cluster.maxPending} events wait"},
+	{
+		what: "controller",
+		limit: "{internal/controller.podsPerPage} pods in a page, one after a page of more than {internal/controller.maxPageBytes}; " +
+			"an answer of {internal/controller.maxAnswerBytes}; {internal/controller.maxNodes} nodes of a job",
+	},
+	{
+		what: "a driver, a provider",
+		limit: "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; " +
+			"a file of {internal/engine.maxFile}, a program's output of {internal/engine.maxOutput}",
+	},
+	{what: "mounts of containers that are inspected", limit: "{internal/node.maxInNamespace} in a namespace, {internal/node.maxInPod} in a pod"},
+	{
+		what: "the state directory",
+		limit: "a record of {internal/state.recordLimit}, kept for {internal/state.recordLifetime}; an audit log of {internal/state.auditLimit}, " +
+			"and the one before",
+	},
+	{what: "a stage of the shutdown", limit: "{cmd/node-healer.stopTimeout}"},
 }
 
 // TestLimits compares the table of limits with the constants in the code.
@@ -54,7 +110,7 @@ func TestLimits(t *testing.T) {
 	}
 	table := "| what | limit |\n|---|---|\n"
 	for _, row := range limits {
-		table += fmt.Sprintf("| %s | %s |\n", row[0], placeholder.ReplaceAllStringFunc(row[1], func(text string) string {
+		table += fmt.Sprintf("| %s | %s |\n", row.what, placeholder.ReplaceAllStringFunc(row.limit, func(text string) string {
 			m := placeholder.FindStringSubmatch(text)
 			return constant(t, m[1], m[2])
 		}))
