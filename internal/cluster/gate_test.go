@@ -73,7 +73,10 @@ func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) 
 	mountPoint.PodUID = mountPoint.Layout.PodUID
 	if path == insideMountPoint {
 		mountPoint.Role, mountPoint.PodUID = healer.RoleContainer, "uid-of-app"
-		mountPoint.InContainer = &healer.InContainer{ContainerMount: facts.ContainerMount{Container: facts.Container{Workload: facts.Workload{PodUID: "uid-of-app"}, PID: h.runs}, Mount: facts.Mount{Dev: facts.Dev{Minor: 50}}}}
+		mountPoint.InContainer = &healer.InContainer{ContainerMount: facts.ContainerMount{
+			Container: facts.Container{Workload: facts.Workload{PodUID: "uid-of-app"}, PID: h.runs},
+			Mount:     facts.Mount{Dev: facts.Dev{Minor: 50}},
+		}}
 	}
 	d := healer.Diagnosis{
 		Case:       healer.Case{Volume: healer.Volume{ID: kubetest.Handle, Path: path}, Driver: kubetest.DriverName, MountPoints: []healer.MountPoint{mountPoint}},

@@ -17,23 +17,57 @@ func TestParseSettings(t *testing.T) {
 		// errs are parts of the error; none: there is none.
 		errs []string
 	}{
-		"nothing":                  {nil, modeHeal, nil},
-		"heal":                     {map[string]string{"mode": "heal"}, modeHeal, nil},
-		"check":                    {map[string]string{"mode": "check"}, modeCheck, nil},
-		"off":                      {map[string]string{"mode": "off"}, modeOff, nil},
-		"lists that are empty":     {map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""}, modeHeal, nil},
-		"a bad mode":               {map[string]string{"mode": "of"}, modeCheck, []string{"key mode: ", `"of"`}},
-		"a line's end":             {map[string]string{"mode": "off\n"}, modeCheck, []string{"key mode: ", `"off\n"`}},
-		"an unknown key":           {map[string]string{"mod": "off"}, modeCheck, []string{"key mod: ", "mode, loop, self-repairing-drivers, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces"}},
-		"an unknown key, and off":  {map[string]string{"mod": "off", "mode": "off"}, modeOff, []string{"key mod: "}},
-		"no list":                  {map[string]string{"write-without-attachment": "a.example.com"}, modeCheck, []string{"key write-without-attachment: "}},
-		"no map":                   {map[string]string{"driver-daemonsets": "- a"}, modeCheck, []string{"key driver-daemonsets: "}},
-		"no YAML":                  {map[string]string{"driver-daemonsets": "\t{"}, modeCheck, []string{"key driver-daemonsets: "}},
-		"no namespaces":            {map[string]string{"driver-namespaces": "storage"}, modeCheck, []string{"key driver-namespaces: "}},
-		"no name of a namespace":   {map[string]string{"driver-namespaces": "[storage, Stor_age]"}, modeCheck, []string{"key driver-namespaces: ", `"Stor_age" is no name of a namespace`}},
-		"a driver named twice":     {map[string]string{"driver-daemonsets": "a: b/c\na: b/d"}, modeCheck, []string{"key driver-daemonsets: "}},
-		"a reason that is none":    {map[string]string{"self-repairing-drivers": "a: [Tired]"}, modeCheck, []string{"key self-repairing-drivers: ", `"Tired"`}},
-		"several things are wrong": {map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"}, modeCheck, []string{"key mode: ", "key y: ", "key driver-daemonsets: "}},
+		"nothing": {want: modeHeal},
+		"heal":    {data: map[string]string{"mode": "heal"}, want: modeHeal},
+		"check":   {data: map[string]string{"mode": "check"}, want: modeCheck},
+		"off":     {data: map[string]string{"mode": "off"}, want: modeOff},
+		"lists that are empty": {
+			data: map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""},
+			want: modeHeal,
+		},
+		"a bad mode":   {data: map[string]string{"mode": "of"}, want: modeCheck, errs: []string{"key mode: ", `"of"`}},
+		"a line's end": {data: map[string]string{"mode": "off\n"}, want: modeCheck, errs: []string{"key mode: ", `"off\n"`}},
+		"an unknown key": {
+			data: map[string]string{"mod": "off"},
+			want: modeCheck,
+			errs: []string{
+				"key mod: ",
+				"mode, loop, self-repairing-drivers, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces",
+			},
+		},
+		"an unknown key, and off": {data: map[string]string{"mod": "off", "mode": "off"}, want: modeOff, errs: []string{"key mod: "}},
+		"no list": {
+			data: map[string]string{"write-without-attachment": "a.example.com"},
+			want: modeCheck,
+			errs: []string{"key write-without-attachment: "},
+		},
+		"no map":  {data: map[string]string{"driver-daemonsets": "- a"}, want: modeCheck, errs: []string{"key driver-daemonsets: "}},
+		"no YAML": {data: map[string]string{"driver-daemonsets": "\t{"}, want: modeCheck, errs: []string{"key driver-daemonsets: "}},
+		"no namespaces": {
+			data: map[string]string{"driver-namespaces": "storage"},
+			want: modeCheck,
+			errs: []string{"key driver-namespaces: "},
+		},
+		"no name of a namespace": {
+			data: map[string]string{"driver-namespaces": "[storage, Stor_age]"},
+			want: modeCheck,
+			errs: []string{"key driver-namespaces: ", `"Stor_age" is no name of a namespace`},
+		},
+		"a driver named twice": {
+			data: map[string]string{"driver-daemonsets": "a: b/c\na: b/d"},
+			want: modeCheck,
+			errs: []string{"key driver-daemonsets: "},
+		},
+		"a reason that is none": {
+			data: map[string]string{"self-repairing-drivers": "a: [Tired]"},
+			want: modeCheck,
+			errs: []string{"key self-repairing-drivers: ", `"Tired"`},
+		},
+		"several things are wrong": {
+			data: map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"},
+			want: modeCheck,
+			errs: []string{"key mode: ", "key y: ", "key driver-daemonsets: "},
+		},
 	} {
 		s := parseSettings(tc.data)
 		if s.mode != tc.want || (s.err != nil) != (tc.errs != nil) {
