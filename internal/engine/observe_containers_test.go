@@ -64,7 +64,14 @@ func (b *fixture) run(podUID string, dev facts.Dev, change ...func(*facts.Contai
 
 func containerMountOf(n int, podUID string, dev facts.Dev) facts.ContainerMount {
 	return facts.ContainerMount{
-		Container: facts.Container{Workload: facts.Workload{PodUID: podUID, ContainerID: fmt.Sprint("c", n)}, PID: 1000 + n, Namespace: uint64(5000 + n)}, Mount: facts.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
+		Container: facts.Container{
+			Workload:  facts.Workload{PodUID: podUID, ContainerID: fmt.Sprint("c", n)},
+			PID:       1000 + n,
+			Namespace: uint64(5000 + n),
+		},
+		Mount: facts.Mount{
+			ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource,
+		},
 	}
 }
 
@@ -292,7 +299,8 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 				return
 			}
 			p := got[0]
-			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.InContainer.Probe != deadSight || (p.InContainer.Proof != "") != tc.proven || (p.InContainer.Unproven == "") != tc.proven {
+			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.InContainer.Probe != deadSight ||
+				(p.InContainer.Proof != "") != tc.proven || (p.InContainer.Unproven == "") != tc.proven {
 				t.Errorf("%+v, %+v", p, p.InContainer)
 			}
 		})

@@ -49,20 +49,65 @@ func TestPreviousSuperblocks(t *testing.T) {
 		record      *healer.Record
 		want        []facts.Dev
 	}{
-		"healthy":                     {[]healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", one)}, map[facts.Dev]facts.Superblock{one: answered}, recorded("b", []facts.Dev{one}), nil},
-		"a dead mount point":          {[]healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{one: disconn, two: answered}, nil, []facts.Dev{one}},
-		"not asked":                   {[]healer.MountPoint{on(healer.RoleTarget, "/p", one)}, nil, nil, []facts.Dev{one}},
-		"silent":                      {[]healer.MountPoint{on(healer.RoleTarget, "/p", one)}, map[facts.Dev]facts.Superblock{one: {Answer: facts.Answer{Asked: true, TimedOut: true}}}, nil, []facts.Dev{one}},
-		"shut down":                   {[]healer.MountPoint{on(healer.RoleTarget, "/p", one)}, map[facts.Dev]facts.Superblock{one: {Shutdown: true, Answer: facts.Answer{Asked: true}}}, nil, []facts.Dev{one}},
-		"beneath the top":             {[]healer.MountPoint{on(healer.RoleTarget, "/p", two, one, three)}, map[facts.Dev]facts.Superblock{two: answered}, nil, []facts.Dev{one, three}},
-		"beneath, and works":          {[]healer.MountPoint{on(healer.RoleTarget, "/p", two, one), on(healer.RoleStaging, "/s", one)}, map[facts.Dev]facts.Superblock{one: answered, two: answered}, nil, nil},
-		"recorded":                    {[]healer.MountPoint{on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("b", []facts.Dev{one, two}), []facts.Dev{one}},
-		"replaced earlier":            {[]healer.MountPoint{on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("b", nil, three, one), []facts.Dev{one, three}},
-		"recorded in an earlier boot": {[]healer.MountPoint{on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("a", []facts.Dev{one}, three), nil},
-		"each once":                   {[]healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleTarget, "/q", one)}, map[facts.Dev]facts.Superblock{one: disconn}, recorded("b", []facts.Dev{one}, one), []facts.Dev{one}},
-		"by major, then minor":        {[]healer.MountPoint{on(healer.RoleTarget, "/p", facts.Dev{Major: 8, Minor: 1}), on(healer.RoleTarget, "/q", dev(9))}, nil, nil, []facts.Dev{dev(9), {Major: 8, Minor: 1}}},
-		"no number":                   {nil, nil, recorded("b", []facts.Dev{{}}), nil},
-		"nothing":                     {nil, nil, nil, nil},
+		"healthy": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", one)},
+			sb:          map[facts.Dev]facts.Superblock{one: answered},
+			record:      recorded("b", []facts.Dev{one}),
+		},
+		"a dead mount point": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", two)},
+			sb:          map[facts.Dev]facts.Superblock{one: disconn, two: answered},
+			want:        []facts.Dev{one},
+		},
+		"not asked": {mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one)}, want: []facts.Dev{one}},
+		"silent": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one)},
+			sb:          map[facts.Dev]facts.Superblock{one: {Answer: facts.Answer{Asked: true, TimedOut: true}}},
+			want:        []facts.Dev{one},
+		},
+		"shut down": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one)},
+			sb:          map[facts.Dev]facts.Superblock{one: {Shutdown: true, Answer: facts.Answer{Asked: true}}},
+			want:        []facts.Dev{one},
+		},
+		"beneath the top": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", two, one, three)},
+			sb:          map[facts.Dev]facts.Superblock{two: answered},
+			want:        []facts.Dev{one, three},
+		},
+		"beneath, and works": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", two, one), on(healer.RoleStaging, "/s", one)},
+			sb:          map[facts.Dev]facts.Superblock{one: answered, two: answered},
+		},
+		"recorded": {
+			mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", two)},
+			sb:          map[facts.Dev]facts.Superblock{two: answered},
+			record:      recorded("b", []facts.Dev{one, two}),
+			want:        []facts.Dev{one},
+		},
+		"replaced earlier": {
+			mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", two)},
+			sb:          map[facts.Dev]facts.Superblock{two: answered},
+			record:      recorded("b", nil, three, one),
+			want:        []facts.Dev{one, three},
+		},
+		"recorded in an earlier boot": {
+			mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", two)},
+			sb:          map[facts.Dev]facts.Superblock{two: answered},
+			record:      recorded("a", []facts.Dev{one}, three),
+		},
+		"each once": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleTarget, "/q", one)},
+			sb:          map[facts.Dev]facts.Superblock{one: disconn},
+			record:      recorded("b", []facts.Dev{one}, one),
+			want:        []facts.Dev{one},
+		},
+		"by major, then minor": {
+			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", facts.Dev{Major: 8, Minor: 1}), on(healer.RoleTarget, "/q", dev(9))},
+			want:        []facts.Dev{dev(9), {Major: 8, Minor: 1}},
+		},
+		"no number": {record: recorded("b", []facts.Dev{{}})},
+		"nothing":   {},
 	} {
 		c := healer.Case{BootID: "b", MountPoints: tc.mountPoints, Superblocks: tc.sb, Record: tc.record}
 		if got := previousSuperblocks(c); !slices.Equal(got, tc.want) {
@@ -71,11 +116,16 @@ func TestPreviousSuperblocks(t *testing.T) {
 	}
 }
 
-// inside is a mount point in a container.
+// containerMountPoint is a mount point in container n of pod a.
 func containerMountPoint(n int, d facts.Dev, proof string) healer.MountPoint {
 	m := containerMountOf(n, "uid-a", d)
 	m.Mount.Attr = facts.AttrNoSUID
-	return healer.MountPoint{Role: healer.RoleContainer, Path: m.Path(), Stack: []facts.Mount{m.Mount}, InContainer: &healer.InContainer{ContainerMount: m, Proof: proof, Sharing: facts.Sharing(fmt.Sprint(n))}}
+	return healer.MountPoint{
+		Role:        healer.RoleContainer,
+		Path:        m.Path(),
+		Stack:       []facts.Mount{m.Mount},
+		InContainer: &healer.InContainer{ContainerMount: m, Proof: proof, Sharing: facts.Sharing(fmt.Sprint(n))},
+	}
 }
 
 // After a kill in the middle of a step nothing else would tell what was there.
@@ -104,11 +154,24 @@ func TestWhatIsReplacedIsRecorded(t *testing.T) {
 		mountPoints []healer.MountPointRecord
 		previous    []healer.PreviousSuperblock // nil: nothing is written
 	}{
-		"a mount point of the record":     {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}}, mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
-		"a mount point that is not in it": {record: &healer.Record{BootID: "b"}, mountPoints: []healer.MountPointRecord{asItWas}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
+		"a mount point of the record": {
+			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}},
+			mountPoints: []healer.MountPointRecord{before},
+			previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
+		},
+		"a mount point that is not in it": {
+			record:      &healer.Record{BootID: "b"},
+			mountPoints: []healer.MountPointRecord{asItWas},
+			previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
+		},
 		"some of it is known": {
-			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}}},
-			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
+			record: &healer.Record{
+				BootID:      "b",
+				MountPoints: []healer.MountPointRecord{before},
+				Previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}},
+			},
+			mountPoints: []healer.MountPointRecord{before},
+			previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"all of it is known, but for the time": {
 			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
@@ -124,8 +187,13 @@ func TestWhatIsReplacedIsRecorded(t *testing.T) {
 			record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] }, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"another boot's are forgotten": {
-			record:      &healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted[:1]}, {Dev: dev(9), BootID: "b"}}},
-			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
+			record: &healer.Record{
+				BootID:      "a",
+				MountPoints: []healer.MountPointRecord{before},
+				Previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted[:1]}, {Dev: dev(9), BootID: "b"}},
+			},
+			mountPoints: []healer.MountPointRecord{before},
+			previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"nothing is mounted": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Stack = nil }},
 	} {
@@ -232,14 +300,39 @@ func TestUntilWhenItWasTheVolumes(t *testing.T) {
 		r    healer.Record
 		want uint64
 	}{
-		"the host still has it":       {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(2), dev(1))}}, healer.Record{BootID: "b"}, 90},
-		"as recorded":                 {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, 50},
-		"recorded in an earlier boot": {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "a", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, 0},
-		"only a container has it":     {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "proven")}}, healer.Record{BootID: "b", Newest: 50}, 701},
-		"what is not proven has it":   {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "")}}, healer.Record{BootID: "b", Newest: 50}, 0},
-		"never before":                {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50}, 0},
+		"the host still has it": {
+			c:    healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(2), dev(1))}},
+			r:    healer.Record{BootID: "b"},
+			want: 90,
+		},
+		"as recorded": {
+			c:    healer.Case{BootID: "b", Newest: 90},
+			r:    healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}},
+			want: 50,
+		},
+		"recorded in an earlier boot": {
+			c: healer.Case{BootID: "b", Newest: 90},
+			r: healer.Record{BootID: "a", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}},
+		},
+		"only a container has it": {
+			c:    healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "proven")}},
+			r:    healer.Record{BootID: "b", Newest: 50},
+			want: 701,
+		},
+		"what is not proven has it": {
+			c: healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "")}},
+			r: healer.Record{BootID: "b", Newest: 50},
+		},
+		"never before": {c: healer.Case{BootID: "b", Newest: 90}, r: healer.Record{BootID: "b", Newest: 50}},
 		"known for longer": {
-			healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 70}}}, 70,
+			c: healer.Case{BootID: "b", Newest: 90},
+			r: healer.Record{
+				BootID:      "b",
+				Newest:      50,
+				MountPoints: []healer.MountPointRecord{{Dev: dev(1)}},
+				Previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 70}},
+			},
+			want: 70,
 		},
 	} {
 		if addPrevious(&tc.r, tc.c, dev(1)); len(tc.r.Previous) != 1 || tc.r.Previous[0].Newest != tc.want {
@@ -277,16 +370,22 @@ func TestRecordedMount(t *testing.T) {
 		change func(*facts.ContainerMount)
 		noted  bool
 	}{
-		"seen before":                     {r, func(*facts.ContainerMount) {}, true},
-		"no record":                       {nil, func(*facts.ContainerMount) {}, false},
-		"in another boot":                 {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: []healer.PreviousMount{slave}}}}, func(*facts.ContainerMount) {}, false},
-		"another mount":                   {r, func(m *facts.ContainerMount) { m.Mount.ID++ }, false},
-		"another superblock":              {r, func(m *facts.ContainerMount) { m.Mount.Dev = dev(2) }, false},
-		"left in its place":               {r, left, true},
-		"left elsewhere":                  {r, func(m *facts.ContainerMount) { left(m); m.Mount.Path = "/x" }, false},
-		"left in another container":       {r, func(m *facts.ContainerMount) { left(m); m.Namespace++ }, false},
-		"there before it, of another one": {r, func(m *facts.ContainerMount) { left(m); m.Mount.ID = 600 }, false},
-		"another of the same superblock":  {r, func(m *facts.ContainerMount) { left(m); m.Mount.Dev = dev(1) }, false},
+		"seen before": {record: r, change: func(*facts.ContainerMount) {}, noted: true},
+		"no record":   {change: func(*facts.ContainerMount) {}},
+		"in another boot": {
+			record: &healer.Record{
+				BootID:   "b",
+				Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: []healer.PreviousMount{slave}}},
+			},
+			change: func(*facts.ContainerMount) {},
+		},
+		"another mount":                   {record: r, change: func(m *facts.ContainerMount) { m.Mount.ID++ }},
+		"another superblock":              {record: r, change: func(m *facts.ContainerMount) { m.Mount.Dev = dev(2) }},
+		"left in its place":               {record: r, change: left, noted: true},
+		"left elsewhere":                  {record: r, change: func(m *facts.ContainerMount) { left(m); m.Mount.Path = "/x" }},
+		"left in another container":       {record: r, change: func(m *facts.ContainerMount) { left(m); m.Namespace++ }},
+		"there before it, of another one": {record: r, change: func(m *facts.ContainerMount) { left(m); m.Mount.ID = 600 }},
+		"another of the same superblock":  {record: r, change: func(m *facts.ContainerMount) { left(m); m.Mount.Dev = dev(1) }},
 	} {
 		m := containerMountOf(0, "uid-a", dev(1))
 		tc.change(&m)
@@ -323,16 +422,40 @@ func TestPreviousThatIsKept(t *testing.T) {
 		record *healer.Record
 		want   []facts.Dev
 	}{
-		"no record":                    {nil, nil},
-		"an earlier boot":              {&healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}}}, nil},
-		"as it was":                    {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(2)}}}, nil},
-		"another one, with other pods": {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, nil},
-		"another one, the pod stayed":  {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1), Role: healer.RoleTarget, Path: podA}}}, []facts.Dev{dev(1)}},
-		"no number":                    {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{}}}, nil},
-		"a moment ago":                 {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []facts.Dev{dev(1)}},
-		"long ago":                     {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}}}, nil},
-		"in the future":                {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}}, nil},
-		"its number again":             {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}}, nil},
+		"no record": {},
+		"an earlier boot": {
+			record: &healer.Record{
+				BootID:      "a",
+				MountPoints: []healer.MountPointRecord{{Dev: dev(1)}},
+				Previous:    []healer.PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}},
+			},
+		},
+		"as it was":                    {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(2)}}}},
+		"another one, with other pods": {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}},
+		"another one, the pod stayed": {
+			record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1), Role: healer.RoleTarget, Path: podA}}},
+			want:   []facts.Dev{dev(1)},
+		},
+		"no number": {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{}}}},
+		"a moment ago": {
+			record: &healer.Record{
+				BootID:   "b",
+				Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}},
+			},
+			want: []facts.Dev{dev(1)},
+		},
+		"long ago": {
+			record: &healer.Record{
+				BootID:   "b",
+				Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}},
+			},
+		},
+		"in the future": {
+			record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}},
+		},
+		"its number again": {
+			record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}},
+		},
 	} {
 		var got []facts.Dev
 		for _, f := range keepPrevious(healer.Case{BootID: "b", Record: tc.record, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(2))}}, now) {

@@ -238,7 +238,8 @@ func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
 	b.change(podB, func(m *facts.Mount) { m.SuperReadOnly = true })
 	b.degraded(healer.FilesystemErrors)
 	now := b.record()
-	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) || *now.MountPoint(podA) != *was.MountPoint(podA) || *now.MountPoint(staging) != *was.MountPoint(staging) {
+	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) ||
+		*now.MountPoint(podA) != *was.MountPoint(podA) || *now.MountPoint(staging) != *was.MountPoint(staging) {
 		t.Errorf("%+v\nwas %+v", now, was)
 	}
 	if p := now.MountPoint(podB); p == nil || p.ReadOnlySuper {
