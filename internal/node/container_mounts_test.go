@@ -74,7 +74,18 @@ func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 		t.Fatalf("%+v", found)
 	}
 	m := found[0]
-	want := facts.Mount{ID: 1002, OldID: 2, OldParent: 1, Dev: facts.Dev{Major: 0, Minor: 50}, Root: "/sub", Path: "/data", Attr: facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrStrictAtime, Propagation: facts.Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
+	want := facts.Mount{
+		ID:          1002,
+		OldID:       2,
+		OldParent:   1,
+		Dev:         facts.Dev{Major: 0, Minor: 50},
+		Root:        "/sub",
+		Path:        "/data",
+		Attr:        facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrStrictAtime,
+		Propagation: facts.Propagation{Master: 7},
+		FSType:      "fuse.x",
+		Source:      "src",
+	}
 	m.Mount.SuperOptions = nil
 	if m.Container != c || fmt.Sprint(m.Mount) != fmt.Sprint(want) {
 		t.Errorf("%+v: %+v\nwant %+v", m.Container, m.Mount, want)

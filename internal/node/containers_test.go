@@ -58,10 +58,24 @@ func TestInContainers(t *testing.T) {
 		pods []string
 		want []facts.Unverified
 	}{
-		"of a pod":     {[]string{podUID}, []facts.Unverified{{Why: facts.WhyScanCut}, {Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign}, {Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"}}},
-		"of all pods":  {nil, []facts.Unverified{{Why: facts.WhyScanCut}, {Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign}, {Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"}, {Workload: facts.Workload{PodUID: "other", ContainerID: "b"}, Why: facts.WhyForeign}}},
-		"of no pods":   {[]string{}, []facts.Unverified{{Why: facts.WhyScanCut}}},
-		"of some pods": {[]string{"third"}, []facts.Unverified{{Why: facts.WhyScanCut}}},
+		"of a pod": {
+			pods: []string{podUID},
+			want: []facts.Unverified{
+				{Why: facts.WhyScanCut},
+				{Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign},
+				{Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"},
+			},
+		},
+		"of all pods": {
+			want: []facts.Unverified{
+				{Why: facts.WhyScanCut},
+				{Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign},
+				{Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"},
+				{Workload: facts.Workload{PodUID: "other", ContainerID: "b"}, Why: facts.WhyForeign},
+			},
+		},
+		"of no pods":   {pods: []string{}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
+		"of some pods": {pods: []string{"third"}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
 		found, err := n.mountsAmong(t.Context(), walk, tc.pods, ofVolume)
 		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {

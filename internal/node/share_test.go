@@ -58,17 +58,55 @@ func TestAnswerIsShared(t *testing.T) {
 		err    error
 		shared bool
 	}{
-		"of the same mount":    {other(func(*facts.Mount) {}), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}}, nil, true},
-		"of the same volume":   {other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}}, nil, true},
-		"an errno":             {other(func(*facts.Mount) {}), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
-		"of another directory": {other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of another export":    {other(func(m *facts.Mount) { m.Source = "srv:/b" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of a write":           {other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
-		"of what changed":      {other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Changed: true, Answer: facts.Answer{Asked: true}}, nil, false},
-		"of no worker":         {other(func(*facts.Mount) {}), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}}, errors.New("no worker"), false},
-		"no answer":            {other(func(*facts.Mount) {}), noAnswer, worker.ErrTimeout, true},
-		"no answer of another": {other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrTimeout, true},
-		"no answer of a write": {other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }), noAnswer, worker.ErrTimeout, true},
+		"of the same mount": {
+			of:     other(func(*facts.Mount) {}),
+			found:  Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}},
+			shared: true,
+		},
+		"of the same volume": {
+			of:     other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }),
+			found:  Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}},
+			shared: true,
+		},
+		"an errno": {
+			of:     other(func(*facts.Mount) {}),
+			found:  Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}},
+			shared: true,
+		},
+		"of another directory": {
+			of:    other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }),
+			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}},
+		},
+		"of another export": {
+			of:    other(func(m *facts.Mount) { m.Source = "srv:/b" }),
+			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}},
+		},
+		"of a write": {
+			of:    other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }),
+			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}},
+		},
+		"of what changed": {
+			of:    other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }),
+			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Changed: true, Answer: facts.Answer{Asked: true}},
+		},
+		"of no worker": {
+			of:    other(func(*facts.Mount) {}),
+			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}},
+			err:   errors.New("no worker"),
+		},
+		"no answer": {of: other(func(*facts.Mount) {}), found: noAnswer, err: worker.ErrTimeout, shared: true},
+		"no answer of another": {
+			of:     other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }),
+			found:  noAnswer,
+			err:    worker.ErrTimeout,
+			shared: true,
+		},
+		"no answer of a write": {
+			of:     other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }),
+			found:  noAnswer,
+			err:    worker.ErrTimeout,
+			shared: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, root := newNode(t)
