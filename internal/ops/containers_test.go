@@ -75,29 +75,94 @@ func TestContainers(t *testing.T) {
 		processes []recorded
 		want      []string // container, process and namespace, or why not
 	}{
-		"one":                                 {[]recorded{{pid: 10, cgroup: inA, namespace: one}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"two of one pod":                      {[]recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inB, namespace: two}}, []string{"aaaaaaaaaaaa 10 101", "bbbbbbbbbbbb 11 102"}},
-		"its oldest process decides":          {[]recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7}}, []string{"aaaaaaaaaaaa 11 101"}},
-		"wherever it has moved":               {[]recorded{{pid: 10, cgroup: inA + "/x/y", namespace: one, started: 7}, {pid: 11, cgroup: inA, namespace: two, started: 9}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"started in one tick":                 {[]recorded{{pid: 11, cgroup: inA, namespace: two}, {pid: 10, cgroup: inA, namespace: one}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"the oldest is in a foreign one":      {[]recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: one, started: 1}}, []string{"aaaaaaaaaaaa 11 101"}},
-		"an application made a foreign one":   {[]recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: foreign, started: 1}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"all in foreign ones":                 {[]recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: strange}}, []string{"aaaaaaaaaaaa foreign"}},
-		"the host's own":                      {[]recorded{{pid: 10, cgroup: inA, namespace: home}, {pid: 11, cgroup: inA, namespace: one, started: 1}}, nil},
-		"has ended":                           {[]recorded{{pid: 10, cgroup: inA}}, nil},
-		"its oldest has ended":                {[]recorded{{pid: 10, cgroup: inA}, {pid: 11, cgroup: inA, namespace: two, started: 1}}, []string{"aaaaaaaaaaaa 11 102"}},
-		"outside of pods":                     {[]recorded{{pid: 10, cgroup: "/system.slice/a.service", namespace: one}}, []string{" 10 101"}},
-		"a name like the rest of the line":    {[]recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7, name: "a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 (b\n"}}, []string{"aaaaaaaaaaaa 11 101"}},
-		"Kata":                                {[]recorded{{pid: 10, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, name: "containerd-shim"}, {pid: 11, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, started: 1, name: "qemu-system-x86"}}, []string{" qemu-system-"}},
-		"Kata's file server":                  {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "virtiofsd"}}, []string{"aaaaaaaaaaaa virtiofsd"}},
-		"gVisor":                              {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc"}}, []string{"aaaaaaaaaaaa runsc"}},
-		"gVisor, upgraded since":              {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc (deleted)"}}, []string{"aaaaaaaaaaaa runsc"}},
-		"gVisor's file server":                {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "runsc-gofer"}}, []string{"aaaaaaaaaaaa runsc-gofer"}},
-		"another exe":                         {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/bin/app"}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"a process that calls itself like it": {[]recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: one, started: 1, name: "qemu-system-x86"}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"a name that starts alike":            {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "firecrackers"}}, []string{"aaaaaaaaaaaa 10 101"}},
-		"a virtual machine outside of pods":   {[]recorded{{pid: 10, cgroup: "/machine.slice", namespace: one, name: "qemu-system-x86"}}, []string{" 10 101"}},
-		"none":                                {nil, nil},
+		"one": {processes: []recorded{{pid: 10, cgroup: inA, namespace: one}}, want: []string{"aaaaaaaaaaaa 10 101"}},
+		"two of one pod": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inB, namespace: two}},
+			want:      []string{"aaaaaaaaaaaa 10 101", "bbbbbbbbbbbb 11 102"},
+		},
+		"its oldest process decides": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7}},
+			want:      []string{"aaaaaaaaaaaa 11 101"},
+		},
+		"wherever it has moved": {
+			processes: []recorded{{pid: 10, cgroup: inA + "/x/y", namespace: one, started: 7}, {pid: 11, cgroup: inA, namespace: two, started: 9}},
+			want:      []string{"aaaaaaaaaaaa 10 101"},
+		},
+		"started in one tick": {
+			processes: []recorded{{pid: 11, cgroup: inA, namespace: two}, {pid: 10, cgroup: inA, namespace: one}},
+			want:      []string{"aaaaaaaaaaaa 10 101"},
+		},
+		"the oldest is in a foreign one": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
+			want:      []string{"aaaaaaaaaaaa 11 101"},
+		},
+		"an application made a foreign one": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: foreign, started: 1}},
+			want:      []string{"aaaaaaaaaaaa 10 101"},
+		},
+		"all in foreign ones": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: strange}},
+			want:      []string{"aaaaaaaaaaaa foreign"},
+		},
+		"the host's own": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: home}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
+		},
+		"has ended": {processes: []recorded{{pid: 10, cgroup: inA}}},
+		"its oldest has ended": {
+			processes: []recorded{{pid: 10, cgroup: inA}, {pid: 11, cgroup: inA, namespace: two, started: 1}},
+			want:      []string{"aaaaaaaaaaaa 11 102"},
+		},
+		"outside of pods": {
+			processes: []recorded{{pid: 10, cgroup: "/system.slice/a.service", namespace: one}},
+			want:      []string{" 10 101"},
+		},
+		"a name like the rest of the line": {
+			processes: []recorded{
+				{pid: 10, cgroup: inA, namespace: two, started: 9},
+				{pid: 11, cgroup: inA, namespace: one, started: 7, name: "a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 (b\n"},
+			},
+			want: []string{"aaaaaaaaaaaa 11 101"},
+		},
+		"Kata": {
+			processes: []recorded{
+				{pid: 10, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, name: "containerd-shim"},
+				{pid: 11, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, started: 1, name: "qemu-system-x86"},
+			},
+			want: []string{" qemu-system-"},
+		},
+		"Kata's file server": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "virtiofsd"}},
+			want:      []string{"aaaaaaaaaaaa virtiofsd"},
+		},
+		"gVisor": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc"}},
+			want:      []string{"aaaaaaaaaaaa runsc"},
+		},
+		"gVisor, upgraded since": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc (deleted)"}},
+			want:      []string{"aaaaaaaaaaaa runsc"},
+		},
+		"gVisor's file server": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "runsc-gofer"}},
+			want:      []string{"aaaaaaaaaaaa runsc-gofer"},
+		},
+		"another exe": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/bin/app"}},
+			want:      []string{"aaaaaaaaaaaa 10 101"},
+		},
+		"a process that calls itself like it": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: one, started: 1, name: "qemu-system-x86"}},
+			want:      []string{"aaaaaaaaaaaa 10 101"},
+		},
+		"a name that starts alike": {
+			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "firecrackers"}},
+			want:      []string{"aaaaaaaaaaaa 10 101"},
+		},
+		"a virtual machine outside of pods": {
+			processes: []recorded{{pid: 10, cgroup: "/machine.slice", namespace: one, name: "qemu-system-x86"}},
+			want:      []string{" 10 101"},
+		},
+		"none": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

@@ -98,7 +98,13 @@ func heedingModes(t *testing.T, do func()) {
 func TestPublishedLeavesOutWhatItCannotRead(t *testing.T) {
 	root := realDir(t)
 	pods, devices := root+"/pods", root+"/publish"
-	for _, dir := range []string{"pods/uid-a/volumes/kubernetes.io~csi/pv1", "pods/uid-b/volumes/kubernetes.io~csi/pv2", "pods/uid-c/volumes/kubernetes.io~csi/pv3", "publish/pv4/uid-a", "publish/pv5/uid-a"} {
+	for _, dir := range []string{
+		"pods/uid-a/volumes/kubernetes.io~csi/pv1",
+		"pods/uid-b/volumes/kubernetes.io~csi/pv2",
+		"pods/uid-c/volumes/kubernetes.io~csi/pv3",
+		"publish/pv4/uid-a",
+		"publish/pv5/uid-a",
+	} {
 		must(t, os.MkdirAll(root+"/"+dir, 0o700))
 	}
 	closed := []string{pods + "/uid-b/volumes/kubernetes.io~csi", devices + "/pv4"}
