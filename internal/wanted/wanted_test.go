@@ -74,7 +74,9 @@ func TestGate(t *testing.T) {
 			has.pods["uid-a"] = disk
 		}
 		g := Gate{Node: has, Standalone: tc.standalone}
-		p, err := g.Enter(context.Background(), healer.Diagnosis{Case: healer.Case{Volume: healer.Volume{Unasked: tc.unasked}}}, healer.Step{MountPoint: healer.MountPoint{PodUID: "uid-a", Named: tc.isNamed}, Source: disk})
+		d := healer.Diagnosis{Case: healer.Case{Volume: healer.Volume{Unasked: tc.unasked}}}
+		step := healer.Step{MountPoint: healer.MountPoint{PodUID: "uid-a", Named: tc.isNamed}, Source: disk}
+		p, err := g.Enter(context.Background(), d, step)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -159,10 +161,23 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		"staging, it has what the pod has": {step: healer.Step{MountPoint: staged}, has: previously, want: true},
 		"staging, it has what was named":   {step: healer.Step{MountPoint: staged}, mountPoints: []healer.MountPoint{named}, has: facts.Dev{Minor: 1}},
 		"staging, it has another one":      {step: healer.Step{MountPoint: staged}, has: facts.Dev{Minor: 1}},
-		"it has one from before":           {step: healer.Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []healer.MountPoint{container("uid-a", "proven")}, at: map[int]facts.Dev{1000: previously}, want: true},
-		"it had one from before":           {step: healer.Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []healer.MountPoint{container("uid-a", "proven")}, at: map[int]facts.Dev{1000: renewed}},
-		"one that is not proven":           {step: healer.Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []healer.MountPoint{container("uid-a", "")}, at: map[int]facts.Dev{1000: previously}},
-		"one of another pod":               {step: healer.Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []healer.MountPoint{container("uid-b", "proven")}, at: map[int]facts.Dev{1000: previously}},
+		"it has one from before": {
+			step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+			mountPoints: []healer.MountPoint{container("uid-a", "proven")},
+			at:          map[int]facts.Dev{1000: previously},
+			want:        true,
+		},
+		"it had one from before": {
+			step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+			mountPoints: []healer.MountPoint{container("uid-a", "proven")},
+			at:          map[int]facts.Dev{1000: renewed},
+		},
+		"one that is not proven": {step: healer.Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []healer.MountPoint{container("uid-a", "")}, at: map[int]facts.Dev{1000: previously}},
+		"one of another pod": {
+			step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+			mountPoints: []healer.MountPoint{container("uid-b", "proven")},
+			at:          map[int]facts.Dev{1000: previously},
+		},
 		"in the container itself":          {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1000: previously}, want: true},
 		"in a container that has it new":   {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1000: renewed}},
 		"in a container, another has it":   {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, has: previously},
