@@ -139,7 +139,12 @@ func TestSeriesAreBounded(t *testing.T) {
 	m := newMetrics(t)
 	var l fakeLoop
 	for i := range 1000 {
-		l = append(l, healer.VolumeState{Driver: fmt.Sprint("driver-", i)}, healer.VolumeState{Driver: fmt.Sprint("driver-", i), Health: []healer.HealthEntry{{Status: healer.Status(fmt.Sprint("Status", i)), Reason: healer.Reason(fmt.Sprint("Reason", i))}}, Left: gaveUp})
+		driver := fmt.Sprint("driver-", i)
+		sick := healer.HealthEntry{Status: healer.Status(fmt.Sprint("Status", i)), Reason: healer.Reason(fmt.Sprint("Reason", i))}
+		l = append(l,
+			healer.VolumeState{Driver: driver},
+			healer.VolumeState{Driver: driver, Health: []healer.HealthEntry{sick}, Left: gaveUp},
+		)
 	}
 	if err := m.Watch(l.states); err != nil {
 		t.Fatal(err)
