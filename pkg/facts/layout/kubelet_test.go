@@ -15,6 +15,11 @@ func TestLayout(t *testing.T) {
 		return Path{Kind: kind, PodUID: uid, PV: pv, VolData: csi + "volumeDevices/" + pv + "/data/vol_data.json"}
 	}
 	sum := strings.Repeat("ab", 32)
+	staged := Path{
+		Kind:    Staging,
+		Base:    csi + "rbd.csi.ceph.com/" + sum + "/globalmount",
+		VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json",
+	}
 	for p, want := range map[string]Path{
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount":        pod("pvc-1"),
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/a b^c~d/mount":      pod("a b^c~d"),
@@ -24,8 +29,8 @@ func TestLayout(t *testing.T) {
 		csi + "volumeDevices/publish/a b^c/uid":                                  block(Block, "uid", "a b^c"),
 		csi + "volumeDevices/staging/pvc-1":                                      block(BlockStaging, "", "pvc-1"),
 		csi + "volumeDevices/staging/pvc-1/image-0":                              block(BlockStaging, "", "pvc-1"),
-		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         {Kind: Staging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
-		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": {Kind: Staging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         staged,
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": staged,
 		csi + "pv/pvc-1/globalmount":                                             {Kind: Staging, Base: csi + "pv/pvc-1/globalmount", VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
 		csi + "d/" + sum:                                                         {},
 		csi + "d/" + sum + "/globalmounts":                                       {},
