@@ -20,24 +20,81 @@ type example struct {
 }
 
 var examples = []example{
-	{"dead in a container", with(healedOnHost), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
-	{"shut down in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
-	{"silent in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) {
-		in.Probe = facts.ContainerProbe{TimedOut: true, Err: "no answer within 5s"}
-	})), []string{"StaleInContainers! container: does not answer"}},
-	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
-	{"interrupted in a container", with(healedOnHost, inContainer(unfinishedAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
-	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(unfinishedBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"a container that cannot be inspected", with(notInspected("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be inspected: why"}},
-	{"one of a pod without a mount point", with(notInspected("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
-	{"any container", with(notInspected("", "")), []string{"ContainerUnverified target: a container was there before"}},
-	{"not proven in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"started on the bare directory", with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare })), []string{"ContainerOnBareDirectory target: pod a container c at \"/data\", pod a container d at \"/data\" were started while nothing was mounted"}},
-	{"started with a placeholder", with(startedWith(placeholder, func(c *healer.Case) *[]healer.StartedWith { return &c.OnPlaceholder })), []string{"ContainerKeptPlaceholder target: in the middle of a step"}},
-	{"started with another device number", with(func(c *healer.Case) {
-		c.OnOldDevice = []healer.StartedBefore{{MountPoint: published, Container: facts.Container{Workload: facts.Workload{PodUID: "a", ContainerID: "c"}, Started: time.Second}, Was: disk, Now: facts.Dev{Major: 8, Minor: 32}}}
-	}), []string{"ContainerOnOldDevice target: pod a container c started when the volume was device 8:16, which may be another disk by now: the volume is 8:32"}},
+	{
+		name:  "dead in a container",
+		build: with(healedOnHost),
+		want:  []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"},
+	},
+	{
+		name:  "shut down in a container",
+		build: with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = 0 })),
+		want:  []string{"StaleInContainers! container: shut itself down"},
+	},
+	{
+		name: "silent in a container",
+		build: with(healedOnHost, inContainer(func(in *healer.InContainer) {
+			in.Probe = facts.ContainerProbe{TimedOut: true, Err: "no answer within 5s"}
+		})),
+		want: []string{"StaleInContainers! container: does not answer"},
+	},
+	{
+		name:  "a container that cannot be asked",
+		build: with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} })),
+		want:  []string{"StaleInContainers! container: cannot be probed: no way in"},
+	},
+	{
+		name:  "interrupted in a container",
+		build: with(healedOnHost, inContainer(unfinishedAlone)),
+		want:  []string{"StaleInContainers! container: an interrupted replacement left it unfinished"},
+	},
+	{
+		name:  "interrupted in a container, before the dead one was off",
+		build: with(healedOnHost, inContainer(unfinishedBelow)),
+		want:  []string{"StaleInContainers! container: ENOTCONN"},
+	},
+	{
+		name:  "interrupted in a container, and dead since",
+		build: with(healedOnHost, inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Probe.Errno = syscall.ENOTCONN })),
+		want:  []string{"StaleInContainers! container: ENOTCONN"},
+	},
+	{
+		name:  "a container that cannot be inspected",
+		build: with(notInspected("a", "b")),
+		want:  []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be inspected: why"},
+	},
+	{
+		name:  "one of a pod without a mount point",
+		build: with(notInspected("c", "")),
+		want:  []string{"ContainerUnverified target: pod c was there before"},
+	},
+	{name: "any container", build: with(notInspected("", "")), want: []string{"ContainerUnverified target: a container was there before"}},
+	{
+		name:  "not proven in a container",
+		build: with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })),
+		want:  []string{"StaleInContainers! container: ENOTCONN"},
+	},
+	{
+		name:  "started on the bare directory",
+		build: with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare })),
+		want:  []string{"ContainerOnBareDirectory target: pod a container c at \"/data\", pod a container d at \"/data\" were started while nothing was mounted"},
+	},
+	{
+		name:  "started with a placeholder",
+		build: with(startedWith(placeholder, func(c *healer.Case) *[]healer.StartedWith { return &c.OnPlaceholder })),
+		want:  []string{"ContainerKeptPlaceholder target: in the middle of a step"},
+	},
+	{
+		name: "started with another device number",
+		build: with(func(c *healer.Case) {
+			c.OnOldDevice = []healer.StartedBefore{{
+				MountPoint: published,
+				Container:  facts.Container{Workload: facts.Workload{PodUID: "a", ContainerID: "c"}, Started: time.Second},
+				Was:        disk,
+				Now:        facts.Dev{Major: 8, Minor: 32},
+			}}
+		}),
+		want: []string{"ContainerOnOldDevice target: pod a container c started when the volume was device 8:16, which may be another disk by now: the volume is 8:32"},
+	},
 }
 
 // startedWith has two containers with the same instead of the volume.
