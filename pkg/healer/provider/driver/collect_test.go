@@ -33,11 +33,35 @@ func TestOpinionOfHealth(t *testing.T) {
 		status  healer.Status
 		text    string
 	}{
-		"degraded":       {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late")}, healer.Degraded, "driver d.example.com says: Slow (late)"},
-		"the worst wins": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late"), entry(lost, "Gone", "bad blocks."), entry(inaccessible, "Away", "x")}, healer.DataLoss, "driver d.example.com says: Gone (bad blocks) and 2 more"},
-		"later statuses": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(99, "New", "x"), entry(0, "Unset", "x"), entry(degraded, "Slow", "")}, healer.Degraded, "driver d.example.com says: Slow (no text)"},
-		"hostile":        {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow\x1b[2J", "\nkey="+secret+" pool="+parameter+"\u202e")}, healer.Degraded, "driver d.example.com says: Slow [2J (key=the-secret pool=the-parameter)"},
-		"long":           {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", strings.Repeat("ä", 1000))}, healer.Degraded, "driver d.example.com says: Slow (" + strings.Repeat("ä", 78) + "…)"},
+		"degraded": {
+			entries: []*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late")},
+			status:  healer.Degraded,
+			text:    "driver d.example.com says: Slow (late)",
+		},
+		"the worst wins": {
+			entries: []*csi.VolumeHealth_VolumeHealthEntry{
+				entry(degraded, "Slow", "late"),
+				entry(lost, "Gone", "bad blocks."),
+				entry(inaccessible, "Away", "x"),
+			},
+			status: healer.DataLoss,
+			text:   "driver d.example.com says: Gone (bad blocks) and 2 more",
+		},
+		"later statuses": {
+			entries: []*csi.VolumeHealth_VolumeHealthEntry{entry(99, "New", "x"), entry(0, "Unset", "x"), entry(degraded, "Slow", "")},
+			status:  healer.Degraded,
+			text:    "driver d.example.com says: Slow (no text)",
+		},
+		"hostile": {
+			entries: []*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow\x1b[2J", "\nkey="+secret+" pool="+parameter+"\u202e")},
+			status:  healer.Degraded,
+			text:    "driver d.example.com says: Slow [2J (key=the-secret pool=the-parameter)",
+		},
+		"long": {
+			entries: []*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", strings.Repeat("ä", 1000))},
+			status:  healer.Degraded,
+			text:    "driver d.example.com says: Slow (" + strings.Repeat("ä", 78) + "…)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()

@@ -134,10 +134,15 @@ func TestDelegateAnswers(t *testing.T) {
 			},
 			says: "driver d.example.com says that the volume is abnormal; see the log of the driver's pod on this node", class: "retriable/unknown",
 		},
-		"busy":         {heal: code(codes.Aborted), says: "NodeHealer: ABORTED: transient; see the log of the driver's pod on this node", class: "transient/execution", stops: true},
-		"internal":     {heal: code(codes.Internal), says: "NodeHealer: INTERNAL: retriable; see the log of the driver's pod on this node", class: "retriable/execution"},
-		"bad secrets":  {heal: code(codes.Unauthenticated), says: "driver d.example.com refused the secrets: NodeHealer: UNAUTHENTICATED", class: "terminal/permission", kind: healer.KindUnauthenticated},
-		"never":        {heal: func(ctx context.Context) (*healerpb.NodeHealerResponse, error) { <-ctx.Done(); return nil, ctx.Err() }, says: "NodeHealer: DEADLINE_EXCEEDED", class: "retriable/timeout", stops: true},
+		"busy":        {heal: code(codes.Aborted), says: "NodeHealer: ABORTED: transient; see the log of the driver's pod on this node", class: "transient/execution", stops: true},
+		"internal":    {heal: code(codes.Internal), says: "NodeHealer: INTERNAL: retriable; see the log of the driver's pod on this node", class: "retriable/execution"},
+		"bad secrets": {heal: code(codes.Unauthenticated), says: "driver d.example.com refused the secrets: NodeHealer: UNAUTHENTICATED", class: "terminal/permission", kind: healer.KindUnauthenticated},
+		"never": {
+			heal:  func(ctx context.Context) (*healerpb.NodeHealerResponse, error) { <-ctx.Done(); return nil, ctx.Err() },
+			says:  "NodeHealer: DEADLINE_EXCEEDED",
+			class: "retriable/timeout",
+			stops: true,
+		},
 		"cannot do it": {heal: nil, says: "NodeHealer: UNIMPLEMENTED", class: "terminal/execution"},
 	} {
 		t.Run(name, func(t *testing.T) {
