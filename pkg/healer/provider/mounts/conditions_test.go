@@ -36,63 +36,167 @@ type example struct {
 var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples)
 
 var mountPointExamples = []example{
-	{"published bind lost", with(lost), []string{"NotMounted! target: nothing is mounted"}},
-	{"published bind lost, no record", with(unrecorded, lost), []string{"NotMounted! target: nothing is mounted"}},
-	{"staged mount lost", with(stagingLost), []string{"StagingNotMounted staging: gone"}},
-	{"both lost", with(lost, stagingLost), []string{"NotMounted! target:", "StagingNotMounted staging:"}},
-	{"twice mounted", with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 3) }), []string{"StackedMounts target: 3 mounts"}},
-	{"staged twice", with(func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }), []string{"StackedMounts staging: 2 mounts"}},
-	{"placeholder on top", with(placeholderOnTop), []string{"StackedMounts! target: interrupted rebind"}},
-	{"placeholder of another filesystem on top", with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Dev.Minor++ }), []string{"StackedMounts target:", "ReadOnlyFilesystem target:"}},
-	{"two placeholder ones", with(placeholderAlone, placeholderOnTop), []string{"StackedMounts target:", "ReadOnlyFilesystem target:"}},
-	{"placeholder alone", with(placeholderAlone), []string{"ReadOnlyFilesystem! target: interrupted rebind"}},
+	{name: "published bind lost", build: with(lost), want: []string{"NotMounted! target: nothing is mounted"}},
+	{name: "published bind lost, no record", build: with(unrecorded, lost), want: []string{"NotMounted! target: nothing is mounted"}},
+	{name: "staged mount lost", build: with(stagingLost), want: []string{"StagingNotMounted staging: gone"}},
+	{name: "both lost", build: with(lost, stagingLost), want: []string{"NotMounted! target:", "StagingNotMounted staging:"}},
+	{
+		name:  "twice mounted",
+		build: with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 3) }),
+		want:  []string{"StackedMounts target: 3 mounts"},
+	},
+	{
+		name:  "staged twice",
+		build: with(func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }),
+		want:  []string{"StackedMounts staging: 2 mounts"},
+	},
+	{name: "placeholder on top", build: with(placeholderOnTop), want: []string{"StackedMounts! target: interrupted rebind"}},
+	{
+		name:  "placeholder of another filesystem on top",
+		build: with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Dev.Minor++ }),
+		want:  []string{"StackedMounts target:", "ReadOnlyFilesystem target:"},
+	},
+	{
+		name:  "two placeholder ones",
+		build: with(placeholderAlone, placeholderOnTop),
+		want:  []string{"StackedMounts target:", "ReadOnlyFilesystem target:"},
+	},
+	{name: "placeholder alone", build: with(placeholderAlone), want: []string{"ReadOnlyFilesystem! target: interrupted rebind"}},
 
-	{"handle of another", with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }), []string{"WrongVolumeMounted staging: vol_data.json"}},
-	{"driver of another", with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.DriverName = "e" }), []string{"WrongVolumeMounted staging: vol_data.json"}},
-	{"another filesystem type", with(superblock(func(sb *facts.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"}},
-	{"another serial", with(superblock(func(sb *facts.Superblock) {
-		sb.Device.Identity.Serial = "x"
-	})), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
-	{"another directory", with(func(c *healer.Case) { c.MountPoints[0].Stack[0].Root = "/other" }), []string{`WrongVolumeMounted target: "/other"`}},
-	{"another export", with(func(c *healer.Case) {
-		superblock(func(sb *facts.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
-		c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
-	}), []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"}},
+	{
+		name:  "handle of another",
+		build: with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }),
+		want:  []string{"WrongVolumeMounted staging: vol_data.json"},
+	},
+	{
+		name:  "driver of another",
+		build: with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.DriverName = "e" }),
+		want:  []string{"WrongVolumeMounted staging: vol_data.json"},
+	},
+	{
+		name:  "another filesystem type",
+		build: with(superblock(func(sb *facts.Superblock) { sb.FSType = "xfs" })),
+		want:  []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"},
+	},
+	{
+		name: "another serial",
+		build: with(superblock(func(sb *facts.Superblock) {
+			sb.Device.Identity.Serial = "x"
+		})),
+		want: []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"},
+	},
+	{
+		name:  "another directory",
+		build: with(func(c *healer.Case) { c.MountPoints[0].Stack[0].Root = "/other" }),
+		want:  []string{`WrongVolumeMounted target: "/other"`},
+	},
+	{
+		name: "another export",
+		build: with(func(c *healer.Case) {
+			superblock(func(sb *facts.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
+			c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
+		}),
+		want: []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
+	},
 
-	{"daemon gone", with(probe(syscall.ENOTCONN)), []string{"Disconnected target: ENOTCONN"}},
-	{"connection aborted", with(probe(syscall.ECONNABORTED)), []string{"Disconnected target: ECONNABORTED"}},
-	{"stale", with(probe(syscall.ESTALE)), []string{"StaleFileHandle target: ESTALE"}},
-	{"refused", with(probe(syscall.EACCES)), []string{"PermissionDenied target: EACCES"}},
-	{"I/O error", with(probe(syscall.EIO)), []string{"IOError target: EIO"}},
-	{"damaged", with(probe(syscall.EUCLEAN)), []string{"IOError target: structure needs cleaning"}},
-	{"no such device", with(probe(syscall.ENXIO)), []string{"DeviceMissing target: ENXIO"}},
-	{"no such device, and none expected", with(probe(syscall.ENXIO), superblock(func(sb *facts.Superblock) { sb.Device = nil })), []string{"IOError target: ENXIO"}},
-	{"device gone", with(superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target: 8:16"}},
-	{"shut down", with(superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target: ext4"}},
-	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *facts.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown target:"}},
-	{"silent", with(superblock(func(sb *facts.Superblock) {
-		sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
-		sb.Device = &facts.BlockDevice{Dev: disk}
-	})), []string{"NotResponding target: 5s"}},
-	{"not asked", with(superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })), []string{"NotResponding target: not probed"}},
-	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding target:"}},
+	{name: "daemon gone", build: with(probe(syscall.ENOTCONN)), want: []string{"Disconnected target: ENOTCONN"}},
+	{name: "connection aborted", build: with(probe(syscall.ECONNABORTED)), want: []string{"Disconnected target: ECONNABORTED"}},
+	{name: "stale", build: with(probe(syscall.ESTALE)), want: []string{"StaleFileHandle target: ESTALE"}},
+	{name: "refused", build: with(probe(syscall.EACCES)), want: []string{"PermissionDenied target: EACCES"}},
+	{name: "I/O error", build: with(probe(syscall.EIO)), want: []string{"IOError target: EIO"}},
+	{name: "damaged", build: with(probe(syscall.EUCLEAN)), want: []string{"IOError target: structure needs cleaning"}},
+	{name: "no such device", build: with(probe(syscall.ENXIO)), want: []string{"DeviceMissing target: ENXIO"}},
+	{
+		name:  "no such device, and none expected",
+		build: with(probe(syscall.ENXIO), superblock(func(sb *facts.Superblock) { sb.Device = nil })),
+		want:  []string{"IOError target: ENXIO"},
+	},
+	{
+		name:  "device gone",
+		build: with(superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })),
+		want:  []string{"DeviceMissing target: 8:16"},
+	},
+	{
+		name:  "shut down",
+		build: with(superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
+		want:  []string{"FilesystemShutdown target: ext4"},
+	},
+	{
+		name:  "shut down is the first evidence",
+		build: with(probe(syscall.EIO), superblock(func(sb *facts.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })),
+		want:  []string{"FilesystemShutdown target:"},
+	},
+	{
+		name: "silent",
+		build: with(superblock(func(sb *facts.Superblock) {
+			sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
+			sb.Device = &facts.BlockDevice{Dev: disk}
+		})),
+		want: []string{"NotResponding target: 5s"},
+	},
+	{
+		name:  "not asked",
+		build: with(superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })),
+		want:  []string{"NotResponding target: not probed"},
+	},
+	{
+		name:  "nothing known of it",
+		build: with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }),
+		want:  []string{"NotResponding target:"},
+	},
 
-	{"read-only filesystem", with(superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
-	{"read-only after an error", with(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true })), []string{"ReadOnlyFilesystem target: emergency_ro"}},
-	{"read-only after an error, published read-only", with(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true }), recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)), []string{"ReadOnlyFilesystem target: emergency_ro"}},
-	{"mount turned read-only", with(attr(0, facts.AttrReadOnly|facts.AttrNoExec)), []string{"ReadOnlyFilesystem target: recorded was read-write"}},
+	{
+		name:  "read-only filesystem",
+		build: with(superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })),
+		want:  []string{"ReadOnlyFilesystem target: is read-only"},
+	},
+	{
+		name:  "read-only after an error",
+		build: with(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true })),
+		want:  []string{"ReadOnlyFilesystem target: emergency_ro"},
+	},
+	{
+		name: "read-only after an error, published read-only",
+		build: with(
+			superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true }),
+			recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }),
+			attr(0, facts.AttrReadOnly),
+		),
+		want: []string{"ReadOnlyFilesystem target: emergency_ro"},
+	},
+	{
+		name:  "mount turned read-only",
+		build: with(attr(0, facts.AttrReadOnly|facts.AttrNoExec)),
+		want:  []string{"ReadOnlyFilesystem target: recorded was read-write"},
+	},
 
-	{"block: a directory", with(block, func(c *healer.Case) {
-		c.MountPoints[0].Inspect.Kind = facts.KindDirectory
-		c.MountPoints[0].Stack[0].Dev = disk
-	}), []string{"NotABlockDevice target: directory"}},
-	{"block: a file", with(block, func(c *healer.Case) {
-		c.MountPoints[0].Inspect.Kind = facts.KindFile
-		c.MountPoints[0].Stack[0].Dev = disk
-	}), []string{"NotABlockDevice target: regular file"}},
-	{"block: gone", with(block, superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target:"}},
-	{"block: unreadable", with(block, probe(syscall.EIO)), []string{"IOError target:"}},
-	{"block: lost", with(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, facts.KindFile }), []string{"NotMounted! target:"}},
+	{
+		name: "block: a directory",
+		build: with(block, func(c *healer.Case) {
+			c.MountPoints[0].Inspect.Kind = facts.KindDirectory
+			c.MountPoints[0].Stack[0].Dev = disk
+		}),
+		want: []string{"NotABlockDevice target: directory"},
+	},
+	{
+		name: "block: a file",
+		build: with(block, func(c *healer.Case) {
+			c.MountPoints[0].Inspect.Kind = facts.KindFile
+			c.MountPoints[0].Stack[0].Dev = disk
+		}),
+		want: []string{"NotABlockDevice target: regular file"},
+	},
+	{
+		name:  "block: gone",
+		build: with(block, superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })),
+		want:  []string{"DeviceMissing target:"},
+	},
+	{name: "block: unreadable", build: with(block, probe(syscall.EIO)), want: []string{"IOError target:"}},
+	{
+		name:  "block: lost",
+		build: with(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, facts.KindFile }),
+		want:  []string{"NotMounted! target:"},
+	},
 }
 
 func TestConditions(t *testing.T) {

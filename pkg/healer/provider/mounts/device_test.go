@@ -78,21 +78,53 @@ func short(bytes uint64) func(*healer.Case) {
 const anotherBoot = "next"
 
 var sizeExamples = []example{
-	{"a backing file too short", with(short(512)), []string{"DeviceSizeChanged target: the file behind sdb is 512 bytes too short"}},
-	{"a backing file too short, never seen", with(unrecorded, short(1)), []string{"DeviceSizeChanged target: 1 bytes"}},
-	{"one byte less", with(sized(1<<30 - 1)), []string{"DeviceSizeChanged target: sdb has 1073741823 bytes, recorded were 1073741824"}},
-	{"the same size", with(sized(1 << 30)), nil},
-	{"one byte more", with(sized(1<<30 + 1)), nil},
-	{"smaller, never seen", with(unrecorded, sized(1)), nil},
-	{"smaller, the size is unknown", with(sized(0)), nil},
-	{"smaller, another boot", with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"DeviceSizeChanged target:"}},
-	{"smaller, and another serial", with(sized(1), device(func(d *facts.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
-	{"smaller, and another UUID", with(sized(1), device(func(d *facts.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted target: UUID", "WrongVolumeMounted staging: UUID"}},
-	{"smaller, the same disk all along", with(sized(1), unnamed(5, 5)), []string{"DeviceSizeChanged target:"}},
-	{"smaller, another disk", with(sized(1), unnamed(5, 6)), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
-	{"smaller, disks are not told apart", with(sized(1), unnamed(0, 0)), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
-	{"smaller, unnamed, another boot", with(sized(1), unnamed(5, 5), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
-	{"smaller, and unreadable", with(sized(1), reading(syscall.EIO)), []string{"DeviceReadError target:"}},
+	{
+		name:  "a backing file too short",
+		build: with(short(512)),
+		want:  []string{"DeviceSizeChanged target: the file behind sdb is 512 bytes too short"},
+	},
+	{name: "a backing file too short, never seen", build: with(unrecorded, short(1)), want: []string{"DeviceSizeChanged target: 1 bytes"}},
+	{
+		name:  "one byte less",
+		build: with(sized(1<<30 - 1)),
+		want:  []string{"DeviceSizeChanged target: sdb has 1073741823 bytes, recorded were 1073741824"},
+	},
+	{name: "the same size", build: with(sized(1 << 30))},
+	{name: "one byte more", build: with(sized(1<<30 + 1))},
+	{name: "smaller, never seen", build: with(unrecorded, sized(1))},
+	{name: "smaller, the size is unknown", build: with(sized(0))},
+	{
+		name:  "smaller, another boot",
+		build: with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }),
+		want:  []string{"DeviceSizeChanged target:"},
+	},
+	{
+		name:  "smaller, and another serial",
+		build: with(sized(1), device(func(d *facts.BlockDevice) { d.Identity.Serial = "x" })),
+		want:  []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"},
+	},
+	{
+		name:  "smaller, and another UUID",
+		build: with(sized(1), device(func(d *facts.BlockDevice) { d.Identity.FilesystemUUID = "x" })),
+		want:  []string{"WrongVolumeMounted target: UUID", "WrongVolumeMounted staging: UUID"},
+	},
+	{name: "smaller, the same disk all along", build: with(sized(1), unnamed(5, 5)), want: []string{"DeviceSizeChanged target:"}},
+	{
+		name:  "smaller, another disk",
+		build: with(sized(1), unnamed(5, 6)),
+		want:  []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"},
+	},
+	{
+		name:  "smaller, disks are not told apart",
+		build: with(sized(1), unnamed(0, 0)),
+		want:  []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"},
+	},
+	{
+		name:  "smaller, unnamed, another boot",
+		build: with(sized(1), unnamed(5, 5), func(c *healer.Case) { c.BootID = anotherBoot }),
+		want:  []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"},
+	},
+	{name: "smaller, and unreadable", build: with(sized(1), reading(syscall.EIO)), want: []string{"DeviceReadError target:"}},
 }
 
 // deadPaths are so many ways to the device, all of which have failed.

@@ -14,18 +14,50 @@ import (
 )
 
 var replaceExamples = []example{
-	{"outlived", with(outliving), []string{"Disconnected! target: ENOTCONN"}},
-	{"outlived, stale", with(outliving, of(previously, errno(syscall.ESTALE))), []string{"StaleFileHandle! target: ESTALE"}},
-	{"outlived, I/O error", with(outliving, of(previously, errno(syscall.EIO))), []string{"IOError! target: EIO"}},
-	{"outlived, shut down", with(outliving, of(previously, shutDown)), []string{"FilesystemShutdown! target:"}},
-	{"outlived, and the next one is dead too", with(outliving, of(renewed, errno(syscall.ENOTCONN))), []string{"Disconnected! target:", "Disconnected staging:"}},
+	{name: "outlived", build: with(outliving), want: []string{"Disconnected! target: ENOTCONN"}},
+	{
+		name:  "outlived, stale",
+		build: with(outliving, of(previously, errno(syscall.ESTALE))),
+		want:  []string{"StaleFileHandle! target: ESTALE"},
+	},
+	{name: "outlived, I/O error", build: with(outliving, of(previously, errno(syscall.EIO))), want: []string{"IOError! target: EIO"}},
+	{name: "outlived, shut down", build: with(outliving, of(previously, shutDown)), want: []string{"FilesystemShutdown! target:"}},
+	{
+		name:  "outlived, and the next one is dead too",
+		build: with(outliving, of(renewed, errno(syscall.ENOTCONN))),
+		want:  []string{"Disconnected! target:", "Disconnected staging:"},
+	},
 	// What is behind those may come back by itself.
-	{"another one that is silent", with(outliving, of(previously, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })), []string{"NotResponding target:"}},
-	{"another one that refuses", with(outliving, of(previously, errno(syscall.EACCES))), []string{"PermissionDenied target:"}},
-	{"a live one over the dead", with(outliving, under(func(*facts.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"}},
-	{"a live one over two dead ones", with(outliving, covered(previously, facts.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"}},
-	{"a dead one over the live", with(outliving, under(func(*facts.Mount) {})), []string{"StackedMounts target:", "Disconnected! target:"}},
-	{"an overlay over a dead upper", with(outliving, of(previously, func(sb *facts.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted target:", "Disconnected target:"}},
+	{
+		name:  "another one that is silent",
+		build: with(outliving, of(previously, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })),
+		want:  []string{"NotResponding target:"},
+	},
+	{
+		name:  "another one that refuses",
+		build: with(outliving, of(previously, errno(syscall.EACCES))),
+		want:  []string{"PermissionDenied target:"},
+	},
+	{
+		name:  "a live one over the dead",
+		build: with(outliving, under(func(*facts.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }),
+		want:  []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"},
+	},
+	{
+		name:  "a live one over two dead ones",
+		build: with(outliving, covered(previously, facts.Dev{Minor: 49})),
+		want:  []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"},
+	},
+	{
+		name:  "a dead one over the live",
+		build: with(outliving, under(func(*facts.Mount) {})),
+		want:  []string{"StackedMounts target:", "Disconnected! target:"},
+	},
+	{
+		name:  "an overlay over a dead upper",
+		build: with(outliving, of(previously, func(sb *facts.Superblock) { sb.FSType = "overlay" })),
+		want:  []string{"WrongVolumeMounted target:", "Disconnected target:"},
+	},
 }
 
 func shutDown(sb *facts.Superblock) { sb.Shutdown, sb.Answer.Errno = true, 0 }
@@ -303,7 +335,8 @@ func TestDeadBeneathALiveOne(t *testing.T) {
 		t.Errorf("%+v, %v", f.Steps, err)
 	}
 	at := slices.IndexFunc(f.Conditions, func(c healer.Condition) bool { return c.Reason == healer.StackedMounts })
-	if at < 0 || f.Conditions[at].Acute || f.Conditions[at].Status != healer.Degraded || !strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceRestage {
+	if at < 0 || f.Conditions[at].Acute || f.Conditions[at].Status != healer.Degraded ||
+		!strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceRestage {
 		t.Errorf("%+v", f.Conditions)
 	}
 }

@@ -55,32 +55,76 @@ func overlay(upper *facts.Superblock) func(*healer.Case) {
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
 var superblockExamples = []example{
-	{"frozen", with(frozen), []string{"Frozen target: reads succeed, and writers wait for a thaw; the kernel waits in percpu_rwsem_wait"}},
-	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError target"}},
-	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
-	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
-	{"a write hangs, it is not known where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
-	{"a read hangs where a frozen write would", with(hung(func(a *facts.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
+	{
+		name:  "frozen",
+		build: with(frozen),
+		want:  []string{"Frozen target: reads succeed, and writers wait for a thaw; the kernel waits in percpu_rwsem_wait"},
+	},
+	{name: "frozen, and the disk fails", build: with(frozen, probe(syscall.EIO)), want: []string{"IOError target"}},
+	{name: "frozen, and full", build: with(frozen, left(0, 1)), want: []string{"Frozen target", "OutOfSpace target"}},
+	{
+		name:  "a write hangs elsewhere",
+		build: with(writing("jbd2_log_wait_commit")),
+		want:  []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"},
+	},
+	{
+		name:  "a write hangs, it is not known where",
+		build: with(writing()),
+		want:  []string{"NotResponding target: reads succeed, and a write has no answer within 5s"},
+	},
+	{
+		name:  "a read hangs where a frozen write would",
+		build: with(hung(func(a *facts.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })),
+		want:  []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"},
+	},
 
-	{"late twice", with(late(2)), nil},
-	{"late three times", with(late(3)), []string{"SlowResponse target: late 3 times in a row, now after 1.234s"}},
-	{"late four times", with(late(4)), []string{"SlowResponse target: 4 times"}},
-	{"late and sick", with(late(9), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
+	{name: "late twice", build: with(late(2))},
+	{name: "late three times", build: with(late(3)), want: []string{"SlowResponse target: late 3 times in a row, now after 1.234s"}},
+	{name: "late four times", build: with(late(4)), want: []string{"SlowResponse target: 4 times"}},
+	{
+		name:  "late and sick",
+		build: with(late(9), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
+		want:  []string{"FilesystemShutdown target:"},
+	},
 
-	{"a write succeeds", with(wrote("", 0)), nil},
-	{"a write fails", with(wrote("fdatasync", syscall.EIO)), []string{"IOError target: fdatasync: input/output error (EIO)"}},
-	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS"}},
-	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *facts.Write) { w.Unable = true })), nil},
-	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *facts.Write) { w.Unable = true })), nil},
-	{"a write must not be tried", with(superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })), nil},
-	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected target: statx"}},
+	{name: "a write succeeds", build: with(wrote("", 0))},
+	{
+		name:  "a write fails",
+		build: with(wrote("fdatasync", syscall.EIO)),
+		want:  []string{"IOError target: fdatasync: input/output error (EIO)"},
+	},
+	{
+		name:  "a write is refused as read-only",
+		build: with(wrote("create", syscall.EROFS)),
+		want:  []string{"ReadOnlyFilesystem target: EROFS"},
+	},
+	{name: "a write cannot be tried", build: with(wrote("create", syscall.EOPNOTSUPP, func(w *facts.Write) { w.Unable = true }))},
+	{name: "a write meets a full filesystem", build: with(wrote("create", syscall.ENOSPC, func(w *facts.Write) { w.Unable = true }))},
+	{name: "a write must not be tried", build: with(superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" }))},
+	{
+		name:  "the read's errno is the first evidence",
+		build: with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)),
+		want:  []string{"Disconnected target: statx"},
+	},
 
-	{"overlay", with(overlay(nil)), nil},
-	{"overlay over a healthy upper", with(overlay(&facts.Superblock{FSType: "xfs"})), nil},
-	{"overlay over a dead upper", with(overlay(&facts.Superblock{FSType: "xfs", Shutdown: true})), []string{"FilesystemShutdown target: the xfs that the overlay writes to"}},
-	{"overlay over a read-only upper", with(overlay(&facts.Superblock{FSType: "xfs", ReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
-	{"overlay over an upper that turned read-only", with(overlay(&facts.Superblock{FSType: "ext4", EmergencyReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
-	{"overlay over a read-only upper, meant so", with(overlay(&facts.Superblock{ReadOnly: true}), readOnlyVolume), nil},
+	{name: "overlay", build: with(overlay(nil))},
+	{name: "overlay over a healthy upper", build: with(overlay(&facts.Superblock{FSType: "xfs"}))},
+	{
+		name:  "overlay over a dead upper",
+		build: with(overlay(&facts.Superblock{FSType: "xfs", Shutdown: true})),
+		want:  []string{"FilesystemShutdown target: the xfs that the overlay writes to"},
+	},
+	{
+		name:  "overlay over a read-only upper",
+		build: with(overlay(&facts.Superblock{FSType: "xfs", ReadOnly: true})),
+		want:  []string{"ReadOnlyFilesystem target: the overlay writes to"},
+	},
+	{
+		name:  "overlay over an upper that turned read-only",
+		build: with(overlay(&facts.Superblock{FSType: "ext4", EmergencyReadOnly: true})),
+		want:  []string{"ReadOnlyFilesystem target: the overlay writes to"},
+	},
+	{name: "overlay over a read-only upper, meant so", build: with(overlay(&facts.Superblock{ReadOnly: true}), readOnlyVolume)},
 }
 
 // counted is what an ext4 has counted.
@@ -101,22 +145,62 @@ var (
 )
 
 var errorExamples = []example{
-	{"no errors", with(counted(0, time.Time{})), nil},
-	{"the first error", with(counted(1, after)), []string{"FilesystemErrors target: ext4 counted 1 errors, 0 when it was last healthy; the last at 2026-01-02T04:04:05Z in ext4_find_entry"}},
-	{"as many as recorded", with(counted(7, after), baseline), nil},
-	{"one more than recorded", with(counted(8, after), baseline), []string{"FilesystemErrors target: 8 errors, 7 when"}},
-	{"checked since, and errors again", with(counted(2, after), baseline), []string{"FilesystemErrors target: 2 errors"}},
-	{"checked since", with(counted(0, time.Time{}), baseline), nil},
-	{"more, at an unknown time", with(counted(8, time.Time{}), baseline), []string{"FilesystemErrors target: 8 errors"}},
-	{"no record, errors of this boot", with(booted, counted(1, after), unrecorded), []string{"FilesystemErrors target: 0 when"}},
-	{"no record, in the second of the boot", with(booted, counted(1, boot.Truncate(time.Second)), unrecorded), []string{"FilesystemErrors target:"}},
-	{"no record, errors of an earlier boot", with(booted, counted(1, boot.Add(-time.Minute)), unrecorded), nil},
-	{"no record, errors of an unknown time", with(booted, counted(1, time.Time{}), unrecorded), nil},
+	{name: "no errors", build: with(counted(0, time.Time{}))},
+	{
+		name:  "the first error",
+		build: with(counted(1, after)),
+		want:  []string{"FilesystemErrors target: ext4 counted 1 errors, 0 when it was last healthy; the last at 2026-01-02T04:04:05Z in ext4_find_entry"},
+	},
+	{name: "as many as recorded", build: with(counted(7, after), baseline)},
+	{
+		name:  "one more than recorded",
+		build: with(counted(8, after), baseline),
+		want:  []string{"FilesystemErrors target: 8 errors, 7 when"},
+	},
+	{
+		name:  "checked since, and errors again",
+		build: with(counted(2, after), baseline),
+		want:  []string{"FilesystemErrors target: 2 errors"},
+	},
+	{name: "checked since", build: with(counted(0, time.Time{}), baseline)},
+	{
+		name:  "more, at an unknown time",
+		build: with(counted(8, time.Time{}), baseline),
+		want:  []string{"FilesystemErrors target: 8 errors"},
+	},
+	{
+		name:  "no record, errors of this boot",
+		build: with(booted, counted(1, after), unrecorded),
+		want:  []string{"FilesystemErrors target: 0 when"},
+	},
+	{
+		name:  "no record, in the second of the boot",
+		build: with(booted, counted(1, boot.Truncate(time.Second)), unrecorded),
+		want:  []string{"FilesystemErrors target:"},
+	},
+	{name: "no record, errors of an earlier boot", build: with(booted, counted(1, boot.Add(-time.Minute)), unrecorded)},
+	{name: "no record, errors of an unknown time", build: with(booted, counted(1, time.Time{}), unrecorded)},
 
-	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors target: a write still succeeds"}},
-	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError target: write"}},
-	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS", "FilesystemErrors target: 1 errors"}},
-	{"errors, no write tried", with(counted(1, after), superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })), []string{"FilesystemErrors target: no write was tried: it is not wanted"}},
+	{
+		name:  "errors, and a write succeeds",
+		build: with(counted(1, after), wrote("", 0)),
+		want:  []string{"FilesystemErrors target: a write still succeeds"},
+	},
+	{
+		name:  "errors, and a write fails",
+		build: with(counted(1, after), wrote("write", syscall.EIO)),
+		want:  []string{"IOError target: write"},
+	},
+	{
+		name:  "errors, and it turned read-only",
+		build: with(counted(1, after), wrote("create", syscall.EROFS)),
+		want:  []string{"ReadOnlyFilesystem target: EROFS", "FilesystemErrors target: 1 errors"},
+	},
+	{
+		name:  "errors, no write tried",
+		build: with(counted(1, after), superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })),
+		want:  []string{"FilesystemErrors target: no write was tried: it is not wanted"},
+	},
 }
 
 // left is what is left of a filesystem with 1000 blocks and 100 inodes that had
