@@ -65,7 +65,8 @@ func TestReadAuditCutsLongTexts(t *testing.T) {
 	if err := json.Unmarshal([]byte(got[0]), &e); err != nil || len(got[0]) > maxAuditLineBytes {
 		t.Fatalf("%d bytes, %v", len(got[0]), err)
 	}
-	if e.VolumeID != id || e.Step != "rebind" || len(e.Outcome) > adminTextBytes || !strings.HasPrefix(e.Outcome, "é\x01") || !strings.HasSuffix(e.Outcome, printable.Ellipsis) || !utf8.ValidString(e.Outcome) {
+	if e.VolumeID != id || e.Step != "rebind" || len(e.Outcome) > adminTextBytes ||
+		!strings.HasPrefix(e.Outcome, "é\x01") || !strings.HasSuffix(e.Outcome, printable.Ellipsis) || !utf8.ValidString(e.Outcome) {
 		t.Errorf("%q", e)
 	}
 	if len(got[1]) > adminTextBytes {

@@ -46,7 +46,17 @@ func TestAdminAuditAndStates(t *testing.T) {
 	since := time.Unix(1000, 0)
 	cfg.Volumes, cfg.Audit = fakeVolumes{volumeAt("d", "v", "/p", false), volumeAt("d", "v", "/q", false), volumeAt("d", "w", "/w", false)}, fakeAudit{}
 	cfg.States = func(context.Context) healer.LoopState {
-		return healer.LoopState{On: true, Volumes: []healer.VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Abnormal, Health: []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}}, Since: since, Checked: since, Tries: 2, Left: healer.LeftAlone{Because: "x"}, Error: "the driver says no"}}}
+		return healer.LoopState{On: true, Volumes: []healer.VolumeState{{
+			Driver:   "d",
+			VolumeID: "v",
+			Verdict:  healer.Abnormal,
+			Health:   []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}},
+			Since:    since,
+			Checked:  since,
+			Tries:    2,
+			Left:     healer.LeftAlone{Because: "x"},
+			Error:    "the driver says no",
+		}}}
 	}
 	s := serve(t, cfg)
 	client, ctx := adminpb.NewAdminClient(s.conn), testContext(t)

@@ -85,8 +85,8 @@ func TestMessageWording(t *testing.T) {
 		want   string
 	}{
 		"healthy": {
-			healer.Report{Before: well, After: well},
-			"healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms",
+			report: healer.Report{Before: well, After: well},
+			want:   "healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms",
 		},
 		"a check before a heal": {
 			healer.Report{
@@ -97,81 +97,90 @@ func TestMessageWording(t *testing.T) {
 			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). A heal follows",
 		},
 		"healthy and read-only": {
-			healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", facts.AttrReadOnly))}},
-			"healthy: target /p (ext4, ro) answered in 42µs",
+			report: healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", facts.AttrReadOnly))}},
+			want:   "healthy: target /p (ext4, ro) answered in 42µs",
 		},
 		"healthy block volume": {
-			healer.Report{After: healer.Diagnosis{Case: rawCase}},
-			"healthy: target /b (block device loop1) answered in 1.23s",
+			report: healer.Report{After: healer.Diagnosis{Case: rawCase}},
+			want:   "healthy: target /b (block device loop1) answered in 1.23s",
 		},
 		"healthy, not asked": {
-			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{publishedAt("/p", 0)}}}},
-			"healthy: target /p (ext4, rw) checked, storage not probed",
+			report: healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{publishedAt("/p", 0)}}}},
+			want:   "healthy: target /p (ext4, rw) checked, storage not probed",
 		},
 		"healthy, nothing staged": {
-			healer.Report{After: healer.Diagnosis{Case: answering(3*time.Millisecond, healer.MountPoint{Role: healer.RoleStaging, Path: "/s", Named: true}, publishedAt("/p", 0))}},
-			"healthy: target /p (ext4, rw) answered in 3ms",
+			report: healer.Report{After: healer.Diagnosis{Case: answering(
+				3*time.Millisecond,
+				healer.MountPoint{Role: healer.RoleStaging, Path: "/s", Named: true},
+				publishedAt("/p", 0),
+			)}},
+			want: "healthy: target /p (ext4, rw) answered in 3ms",
 		},
 		"healthy, and nothing else than an empty staging path": {
-			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: "/s", Named: true}}}}},
-			"healthy: nothing is mounted at staging /s, and no record shows that anything was",
+			report: healer.Report{
+				After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: "/s", Named: true}}}},
+			},
+			want: "healthy: nothing is mounted at staging /s, and no record shows that anything was",
 		},
-		"healthy, no mount points": {healer.Report{}, "healthy: nothing is wrong with the volume"},
+		"healthy, no mount points": {report: healer.Report{}, want: "healthy: nothing is wrong with the volume"},
 		"healed": {
-			healer.Report{
+			report: healer.Report{
 				Before: sick(both, notMounted), After: well,
 				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: 12 * time.Millisecond}},
 			},
-			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: rebind of the target in 12ms. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"abnormal, untouched": {
-			healer.Report{
+			report: healer.Report{
 				Before: sick(both, shutdown, notMounted), After: sick(both, notMounted, shutdown),
 				Refused: []healer.Refusal{
 					{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"},
 					{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"},
 				},
 			},
-			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
+			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
 				"staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
 				"Refused: rebind of the target (no running container has it mounted). " +
 				"To do: restart the pod; unmount it everywhere, then check it",
 		},
 		"abnormal after a failed step": {
-			healer.Report{
-				Before: sick(both, notMounted), After: sick(both, notMounted),
-				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted")}},
+			report: healer.Report{
+				Before: sick(both, notMounted),
+				After:  sick(both, notMounted),
+				Steps: []healer.Outcome{
+					{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted")},
+				},
 			},
-			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				`Done: rebind of the target failed after 1ms (move_mount: operation\nnot permitted). ` +
 				"Afterwards the same. To do: restart the pod",
 		},
 		"abnormal in another way": {
-			healer.Report{
+			report: healer.Report{
 				Before: sick(both, notMounted), After: sick(both, shutdown),
 				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond}},
 			},
-			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: rebind of the target in 1ms. " +
 				"Afterwards staging /s: FilesystemShutdown (super option shutdown). To do: unmount it everywhere, then check it",
 		},
 		"a provider failed": {
-			healer.Report{
+			report: healer.Report{
 				Before: healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
 				After:  healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
 			},
-			"abnormal: provider ceph failed (no monitor). Nothing was changed",
+			want: "abnormal: provider ceph failed (no monitor). Nothing was changed",
 		},
 		"many steps": {
-			healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},
-			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+			report: healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},
+			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: s of /0, /1, /2 and 17 more mount points… in 19ms. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"steps with different outcomes": {
-			healer.Report{
+			report: healer.Report{
 				Before: sick(both, notMounted), After: well,
 				Steps: []healer.Outcome{
 					{Step: "s", MountPoint: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
@@ -182,47 +191,58 @@ func TestMessageWording(t *testing.T) {
 					{Step: "s", MountPoint: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
 				},
 			},
-			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: s of /a and /d failed after 4ms (no); s of /b and /c in 9ms; t of /b in 1ms; s of /e failed after 1ms (never). " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"in a container, which is no mount point any more": {
-			healer.Report{
+			report: healer.Report{
 				Before: sick(answering(time.Millisecond, publishedAt("/p", 0), containerAt(7, "uid-a")), healer.Condition{
 					Reason: healer.StaleInContainers, MountPoint: "/proc/7/root/data", Message: "ENOTCONN",
 				}),
 				After: healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))},
 				Steps: []healer.Outcome{{Step: "replace-in-container", MountPoint: "/proc/7/root/data", Elapsed: time.Millisecond}},
 			},
-			`healed: pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN). ` +
+			want: `healed: pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN). ` +
 				"Done: replace-in-container of the container mount point in 1ms. Now the target (ext4, rw) answered in 3ms",
 		},
 		"another filesystem instance": {
-			healer.Report{
+			report: healer.Report{
 				Before: sick(replacedCase, healer.Condition{Reason: healer.Disconnected, MountPoint: "/0"}),
 				After:  healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/0", 0), proven)}, Steps: stepsAt(1),
 			},
-			"healed: target /0: Disconnected. Done: s of the target in 0s. " +
+			want: "healed: target /0: Disconnected. Done: s of the target in 0s. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
 				"Files opened before stay dead until they are opened anew or the pod restarts",
 		},
 		"where it is mounted": {
-			healer.Report{Before: sick(both, shutdown), After: sick(both, shutdown), Held: healer.Held{Mounts: 4, By: []string{"pod a container b", "pod c"}}},
-			"abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
+			report: healer.Report{
+				Before: sick(both, shutdown),
+				After:  sick(both, shutdown),
+				Held:   healer.Held{Mounts: 4, By: []string{"pod a container b", "pod c"}},
+			},
+			want: "abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
 				"Held by 4 mounts, also in pod a container b; pod c. To do: unmount it everywhere, then check it",
 		},
 		"mounted on the host only": {
-			healer.Report{Before: sick(both, shutdown), After: sick(both, shutdown), Held: healer.Held{Mounts: 1}},
-			"abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
+			report: healer.Report{Before: sick(both, shutdown), After: sick(both, shutdown), Held: healer.Held{Mounts: 1}},
+			want: "abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
 				"Held by 1 mount. To do: unmount it everywhere, then check it",
 		},
 		"a step that leaves something different": {
-			healer.Report{Before: sick(both, healer.Condition{Reason: healer.NotMounted, MountPoint: "/p"}), After: well, Steps: []healer.Outcome{{Step: "s", MountPoint: "/0", Note: "it shares no events now"}}},
-			"healed: target /p: NotMounted. Done: s of /0 in 0s (it shares no events now). Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
+			report: healer.Report{
+				Before: sick(both, healer.Condition{Reason: healer.NotMounted, MountPoint: "/p"}),
+				After:  well,
+				Steps:  []healer.Outcome{{Step: "s", MountPoint: "/0", Note: "it shares no events now"}},
+			},
+			want: "healed: target /p: NotMounted. Done: s of /0 in 0s (it shares no events now). " +
+				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"odd paths are quoted": {
-			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/a b\n"}}}}},
-			`healthy: target "/a b\n" checked, storage not probed`,
+			report: healer.Report{
+				After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/a b\n"}}}},
+			},
+			want: `healthy: target "/a b\n" checked, storage not probed`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
