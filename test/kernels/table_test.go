@@ -48,7 +48,10 @@ func TestFeatures(t *testing.T) {
 		names = append(names, f.name)
 	}
 	text := strings.Join(names, "\n")
-	words := append(reasons(t), mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop, containers.StepReplaceInContainer, fuse.StepAbortConnection, driver.StepDelegate, driver.StepRestage)
+	words := append(reasons(t),
+		mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop,
+		containers.StepReplaceInContainer, fuse.StepAbortConnection, driver.StepDelegate, driver.StepRestage,
+	)
 	for _, word := range words {
 		if !strings.Contains(text, word) {
 			t.Errorf("the short form shows no %s", word)

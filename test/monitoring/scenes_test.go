@@ -82,16 +82,23 @@ var scenes = []scene{
 		almost: "NodeHealerVolumesInaccessible",
 	},
 	{
-		name:    "a server that is gone",
-		samples: []string{`node_healer_volumes{node="n",driver="d",condition="IOError",status="Inaccessible"} 3x10`, `node_healer_volumes{node="m",driver="d",condition="IOError",status="Inaccessible"} 20x10`, `node_healer_volumes{node="o",driver="d",condition="IOError",status="Inaccessible"} 2x10`},
-		after:   6 * time.Minute,
-		firing:  []string{"NodeHealerBackendDown"},
+		name: "a server that is gone",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="IOError",status="Inaccessible"} 3x10`,
+			`node_healer_volumes{node="m",driver="d",condition="IOError",status="Inaccessible"} 20x10`,
+			`node_healer_volumes{node="o",driver="d",condition="IOError",status="Inaccessible"} 2x10`,
+		},
+		after:  6 * time.Minute,
+		firing: []string{"NodeHealerBackendDown"},
 	},
 	{
-		name:    "a server that came back",
-		samples: []string{`node_healer_volumes{node="n",driver="d",condition="IOError",status="Inaccessible"} 3x3 2x3 stale`, `node_healer_volumes{node="m",driver="d",condition="IOError",status="Inaccessible"} 2x3 stale`},
-		after:   8 * time.Minute,
-		almost:  "NodeHealerBackendDown",
+		name: "a server that came back",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="IOError",status="Inaccessible"} 3x3 2x3 stale`,
+			`node_healer_volumes{node="m",driver="d",condition="IOError",status="Inaccessible"} 2x3 stale`,
+		},
+		after:  8 * time.Minute,
+		almost: "NodeHealerBackendDown",
 	},
 	{
 		name:    "the loop gave up",
