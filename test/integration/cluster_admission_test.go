@@ -168,8 +168,9 @@ func TestOnlyTheOwnNodeIsRegistered(t *testing.T) {
 		}
 	}
 	patch := func(c dynamic.Interface, name string, subresources ...string) func(dryRun []string) error {
+		body := []byte(`{"metadata": {"annotations": {"x": "y"}}, "status": {"state": "Failed"}}`)
 		return func(dryRun []string) error {
-			_, err := nodes(c).Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata": {"annotations": {"x": "y"}}, "status": {"state": "Failed"}}`), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+			_, err := nodes(c).Patch(t.Context(), name, types.MergePatchType, body, metav1.PatchOptions{DryRun: dryRun}, subresources...)
 			return err
 		}
 	}

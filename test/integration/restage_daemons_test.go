@@ -15,8 +15,12 @@ import (
 func TestRestageRclone(t *testing.T) {
 	harness.NeedsPrograms(t, "rclone")
 	n, d := restaging(t, "unmount-first", csidriver.Mode{
-		Stage:  csidriver.DoesNothing,
-		Daemon: []string{"rclone", "mount", "--config=/dev/null", "--allow-other", "--vfs-cache-mode=writes", "--vfs-write-back=0s", "--cache-dir=$DATA.cache", "--dir-perms=0755", "--file-perms=0640", "$DATA", "$AT"},
+		Stage: csidriver.DoesNothing,
+		Daemon: []string{
+			"rclone", "mount", "--config=/dev/null", "--allow-other",
+			"--vfs-cache-mode=writes", "--vfs-write-back=0s", "--cache-dir=$DATA.cache",
+			"--dir-perms=0755", "--file-perms=0640", "$DATA", "$AT",
+		},
 	})
 	v := d.NewVolume("v")
 	n.Expect("healthy", d.Request(v))
