@@ -87,95 +87,122 @@ func (s *suspect) spared(t *testing.T, why ...string) {
 	}
 }
 
+// apiChange is one change of what the API says of a suspect's volume, its claim, its
+// driver or this node.
+type apiChange = func(t *testing.T, s *suspect)
+
+func attachedElsewhere(t *testing.T, s *suspect) {
+	cluster.Create(t, s.m.api, s.object.Attachment("node-2"))
+}
+
+func attachedAgain(t *testing.T, s *suspect) {
+	cluster.Create(t, s.m.api, s.object.Attachment(thisNode))
+}
+
+// attachedBySecondVolume attaches to the node a second PersistentVolume with the same
+// volume_id.
+func attachedBySecondVolume(node string) apiChange {
+	return func(t *testing.T, s *suspect) {
+		second := cluster.Volume{PV: s.PV + "-same", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "same"}
+		s.m.api.Bind(t, second)
+		cluster.Create(t, s.m.api, second.Attachment(node))
+	}
+}
+
+func notAttachedYet(t *testing.T, s *suspect) {
+	cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
+}
+
+func beingDetached(t *testing.T, s *suspect) { cluster.Terminate(t, s.m.api, s.attachment) }
+
+func detached(t *testing.T, s *suspect) { cluster.Delete(t, s.m.api, s.attachment) }
+
+func outOfService(t *testing.T, s *suspect) {
+	cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
+}
+
+func noVolumeObject(t *testing.T, s *suspect) { cluster.Delete(t, s.m.api, s.pv) }
+
+// driverAttaches creates the driver's CSIDriver object with this attachRequired.
+func driverAttaches(required bool) apiChange {
+	return func(t *testing.T, s *suspect) {
+		cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, required))
+	}
+}
+
+// mayWithoutAttachment names the one driver that may write without an attachment.
+func mayWithoutAttachment(driver string) apiChange {
+	return func(_ *testing.T, s *suspect) {
+		s.m.Settings(map[string]string{"write-without-attachment": "[" + driver + "]"})
+	}
+}
+
+func claimOnlyChecked(_ *testing.T, s *suspect) { s.m.subject(s.claim).Mode("check") }
+
+func clusterOnlyChecks(_ *testing.T, s *suspect) { s.m.Settings(map[string]string{"mode": "check"}) }
+
+// whoMayWrite are the states of the API that TestWhoMayWrite tries.
+var whoMayWrite = map[string]struct {
+	access   corev1.PersistentVolumeAccessMode // empty: as the volume is made
+	attached bool                              // to this node, at first
+	changes  []apiChange
+	why      string // why the node must not write; empty: it may
+}{
+	"attached":                      {attached: true},
+	"attached to no node":           {why: "no VolumeAttachment says that the volume is attached to this node"},
+	"attached to another node only": {changes: []apiChange{attachedElsewhere}, why: "no VolumeAttachment says that the volume is attached to this node"},
+	"not attached yet":              {attached: true, changes: []apiChange{notAttachedYet}, why: "is not attached"},
+	"being detached":                {attached: true, changes: []apiChange{beingDetached}, why: "is being deleted"},
+	"detached":                      {attached: true, changes: []apiChange{detached}, why: "no VolumeAttachment"},
+	"attached again":                {attached: true, changes: []apiChange{detached, attachedAgain}},
+
+	"another node has it too":                      {attached: true, changes: []apiChange{attachedElsewhere}, why: "node node-2 has an attachment of the volume too"},
+	"another node has it too, for one pod":         {attached: true, access: corev1.ReadWriteOncePod, changes: []apiChange{attachedElsewhere}, why: "node node-2 has"},
+	"another node has it too, to read":             {attached: true, access: corev1.ReadOnlyMany, changes: []apiChange{attachedElsewhere}, why: "node node-2 has"},
+	"another node has it too, which many may":      {attached: true, access: corev1.ReadWriteMany, changes: []apiChange{attachedElsewhere}},
+	"another node has it by another volume's name": {attached: true, changes: []apiChange{attachedBySecondVolume("node-2")}, why: "node node-2 has"},
+	"this node has it by another volume's name":    {changes: []apiChange{attachedBySecondVolume(thisNode)}, why: "no VolumeAttachment"},
+
+	"out of service":                {attached: true, changes: []apiChange{outOfService}, why: corev1.TaintNodeOutOfService},
+	"the volume's object is gone":   {attached: true, changes: []apiChange{noVolumeObject}, why: "0 PersistentVolumes"},
+	"the claim may only be checked": {attached: true, changes: []apiChange{claimOnlyChecked}, why: "mode check"},
+
+	"the driver attaches":         {attached: true, changes: []apiChange{driverAttaches(true)}},
+	"the driver attaches nothing": {changes: []apiChange{driverAttaches(false)}, why: "attachRequired: false"},
+	"the driver attaches nothing, and may": {
+		changes: []apiChange{driverAttaches(false), mayWithoutAttachment(harness.Driver)},
+	},
+	"the driver attaches nothing, and another one may": {
+		changes: []apiChange{driverAttaches(false), mayWithoutAttachment("another.csi.example.com")},
+		why:     "attachRequired: false",
+	},
+	"the driver attaches nothing, and may, out of service": {
+		changes: []apiChange{driverAttaches(false), mayWithoutAttachment(harness.Driver), outOfService},
+		why:     corev1.TaintNodeOutOfService,
+	},
+}
+
 // TestWhoMayWrite tries a write, which reaches the disk, only while the API says that
 // this node may write to it.
 func TestWhoMayWrite(t *testing.T) {
-	propagatedMount := func(t *testing.T, s *suspect, node string) {
-		other := cluster.Volume{PV: s.PV + "-same", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "same"}
-		s.m.api.Bind(t, other)
-		cluster.Create(t, s.m.api, other.Attachment(node))
-	}
-	access := func(mode corev1.PersistentVolumeAccessMode) func(*cluster.Volume) {
-		return func(v *cluster.Volume) { v.Access = mode }
-	}
-	elsewhere := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
-	for name, tc := range map[string]struct {
-		volume   func(*cluster.Volume)
-		attached bool
-		change   func(t *testing.T, s *suspect)
-		why      string // why not; empty: it may
-	}{
-		"attached":                      {attached: true},
-		"attached to no node":           {why: "no VolumeAttachment says that the volume is attached to this node"},
-		"attached to another node only": {change: elsewhere, why: "no VolumeAttachment says that the volume is attached to this node"},
-		"not attached yet": {attached: true, why: "is not attached", change: func(t *testing.T, s *suspect) {
-			cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
-		}},
-		"being detached": {attached: true, why: "is being deleted", change: func(t *testing.T, s *suspect) {
-			cluster.Terminate(t, s.m.api, s.attachment)
-		}},
-		"detached": {attached: true, why: "no VolumeAttachment", change: func(t *testing.T, s *suspect) {
-			cluster.Delete(t, s.m.api, s.attachment)
-		}},
-		"attached again": {attached: true, change: func(t *testing.T, s *suspect) {
-			cluster.Delete(t, s.m.api, s.attachment)
-			cluster.Create(t, s.m.api, s.object.Attachment(thisNode))
-		}},
-		"another node has it too":                 {attached: true, change: elsewhere, why: "node node-2 has an attachment of the volume too"},
-		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: elsewhere, why: "node node-2 has"},
-		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: elsewhere, why: "node node-2 has"},
-		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: elsewhere},
-		"another node has it by another volume's name": {attached: true, why: "node node-2 has", change: func(t *testing.T, s *suspect) {
-			propagatedMount(t, s, "node-2")
-		}},
-		"this node has it by another volume's name": {why: "no VolumeAttachment", change: func(t *testing.T, s *suspect) {
-			propagatedMount(t, s, thisNode)
-		}},
-		"out of service": {attached: true, why: corev1.TaintNodeOutOfService, change: func(t *testing.T, s *suspect) {
-			cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
-		}},
-		"the volume's object is gone": {attached: true, why: "0 PersistentVolumes", change: func(t *testing.T, s *suspect) {
-			cluster.Delete(t, s.m.api, s.pv)
-		}},
-		"the driver attaches": {attached: true, change: func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, true))
-		}},
-		"the driver attaches nothing": {why: "attachRequired: false", change: func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, false))
-		}},
-		"the driver attaches nothing, and may": {change: func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, false))
-			s.m.Settings(map[string]string{"write-without-attachment": "[" + harness.Driver + "]"})
-		}},
-		"the driver attaches nothing, and another one may": {why: "attachRequired: false", change: func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, false))
-			s.m.Settings(map[string]string{"write-without-attachment": "[another.csi.example.com]"})
-		}},
-		"the driver attaches nothing, and may, out of service": {why: corev1.TaintNodeOutOfService, change: func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, false))
-			s.m.Settings(map[string]string{"write-without-attachment": "[" + harness.Driver + "]"})
-			cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
-		}},
-		"the claim may only be checked": {attached: true, why: "mode check", change: func(_ *testing.T, s *suspect) {
-			s.m.subject(s.claim).Mode("check")
-		}},
-	} {
+	for name, tc := range whoMayWrite {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
 			m.Start()
-			var changes []func(*cluster.Volume)
-			if tc.volume != nil {
-				changes = append(changes, tc.volume)
-			}
-			s := m.suspect("disk", tc.attached, changes...)
-			if tc.change != nil {
-				tc.change(t, s)
+			s := m.suspect("disk", tc.attached, func(v *cluster.Volume) {
+				if tc.access != "" {
+					v.Access = tc.access
+				}
+			})
+			for _, change := range tc.changes {
+				change(t, s)
 			}
 			s.sicken(t)
-			if s.until(t, tc.why); tc.why != "" {
-				s.spared(t, tc.why)
-			} else {
+			s.until(t, tc.why)
+			if tc.why == "" {
 				s.tried(t)
+			} else {
+				s.spared(t, tc.why)
 			}
 		})
 	}
@@ -185,26 +212,16 @@ func TestWhoMayWrite(t *testing.T) {
 // itself is asked, and decides.
 func TestInformersThatLag(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(t *testing.T, s *suspect)
+		change apiChange
 		why    string
 	}{
-		"being detached": {func(t *testing.T, s *suspect) { cluster.Terminate(t, s.m.api, s.attachment) }, "is being deleted"},
-		"detached":       {func(t *testing.T, s *suspect) { cluster.Delete(t, s.m.api, s.attachment) }, "no VolumeAttachment"},
-		"not attached": {func(t *testing.T, s *suspect) {
-			cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
-		}, "is not attached"},
-		"out of service": {func(t *testing.T, s *suspect) {
-			cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
-		}, corev1.TaintNodeOutOfService},
-		"another node has it too": {func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, s.object.Attachment("node-2"))
-		}, "node node-2 has"},
-		"the driver attaches nothing": {func(t *testing.T, s *suspect) {
-			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, false))
-		}, "attachRequired: false"},
-		"the cluster may only check": {func(_ *testing.T, s *suspect) {
-			s.m.Settings(map[string]string{"mode": "check"})
-		}, "mode check"},
+		"being detached":              {change: beingDetached, why: "is being deleted"},
+		"detached":                    {change: detached, why: "no VolumeAttachment"},
+		"not attached":                {change: notAttachedYet, why: "is not attached"},
+		"out of service":              {change: outOfService, why: corev1.TaintNodeOutOfService},
+		"another node has it too":     {change: attachedElsewhere, why: "node node-2 has"},
+		"the driver attaches nothing": {change: driverAttaches(false), why: "attachRequired: false"},
+		"the cluster may only check":  {change: clusterOnlyChecks, why: "mode check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
