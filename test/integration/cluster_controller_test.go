@@ -170,68 +170,103 @@ func unknownMethod(ctx context.Context, c *grpc.ClientConn) error {
 	return c.Invoke(ctx, "/no.such/Method", &healerpb.NodeHealerRequest{}, &healerpb.NodeHealerResponse{})
 }
 
+// createCallers creates the accounts of TestTokensOverTCP in a namespace of their own:
+// "unrelated" has no right, "checker" may only check on this node, and "elsewhere" may
+// heal and check, on node-2 only.
+func (r *reachable) createCallers(t *testing.T) (namespace string) {
+	t.Helper()
+	namespace = r.api.Namespace(t)
+	for account, rule := range map[string]*rbacv1.PolicyRule{
+		"unrelated": nil,
+		"checker":   {Verbs: []string{"check"}, ResourceNames: []string{thisNode}},
+		"elsewhere": {Verbs: []string{"heal", "check"}, ResourceNames: []string{"node-2"}},
+	} {
+		r.api.Account(t, namespace, account)
+		if rule != nil {
+			rule.APIGroups, rule.Resources = []string{"csi-addons.io"}, []string{"nodehealers"}
+			r.api.Grant(t, namespace, account, *rule)
+		}
+	}
+	return namespace
+}
+
 // TestTokensOverTCP tries every kind of token with every kind of call, with the
 // shipped roles.
 func TestTokensOverTCP(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "called")
-	unrelated := r.api.Namespace(t)
-	r.api.Account(t, unrelated, "unrelated")
-	r.api.Account(t, unrelated, "checker")
-	r.api.Grant(t, unrelated, "checker", rbacv1.PolicyRule{
-		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}, ResourceNames: []string{thisNode},
-	})
-	r.api.Account(t, unrelated, "elsewhere")
-	r.api.Grant(t, unrelated, "elsewhere", rbacv1.PolicyRule{
-		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"heal", "check"}, ResourceNames: []string{"node-2"},
-	})
+	callers := r.createCallers(t)
 	good := r.controllerToken()
-	calls := map[string]func(context.Context, *grpc.ClientConn) error{
-		"heal": heal(v), "identity": identify, "health": askHealth, "stream": watchHealth, "reflection": reflect, "unknown method": unknownMethod,
-	}
 	for name, tc := range map[string]struct {
 		token string
 		says  string // why it is refused; empty: it is not
 	}{
-		"none":            {"", "no bearer token"},
-		"not a token":     {"spaced out", "characters that no token has"},
-		"unknown":         {"abc.def.ghi", "the token is refused by the Kubernetes API"},
-		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API"},
-		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API"},
-		"wrong audience":  {r.controllerToken(cluster.ForAudience("another")), "is for another audience"},
-		"another node's":  {r.controllerToken(cluster.ForAudience(registration.Audience("node-2"))), "is for another audience"},
-		"the API's":       {r.controllerToken(cluster.ForAudience()), "is for another audience"},
-		"wrong account":   {r.token(unrelated, "unrelated"), "kubectl auth can-i --list"},
-		"of another node": {r.token(unrelated, "elsewhere"), "may not check on node node-1"},
-		"may only check":  {r.token(unrelated, "checker"), ""},
-		"right":           {good, ""},
+		"none":            {token: "", says: "no bearer token"},
+		"not a token":     {token: "spaced out", says: "characters that no token has"},
+		"unknown":         {token: "abc.def.ghi", says: "the token is refused by the Kubernetes API"},
+		"tampered with":   {token: good[:len(good)-8] + "AAAAAAAA", says: "the token is refused by the Kubernetes API"},
+		"expired":         {token: r.controllerToken(cluster.Ending(-time.Hour)), says: "the token is refused by the Kubernetes API"},
+		"wrong audience":  {token: r.controllerToken(cluster.ForAudience("another")), says: "is for another audience"},
+		"another node's":  {token: r.controllerToken(cluster.ForAudience(registration.Audience("node-2"))), says: "is for another audience"},
+		"the API's":       {token: r.controllerToken(cluster.ForAudience()), says: "is for another audience"},
+		"wrong account":   {token: r.token(callers, "unrelated"), says: "kubectl auth can-i --list"},
+		"of another node": {token: r.token(callers, "elsewhere"), says: "may not check on node node-1"},
+		"may only check":  {token: r.token(callers, "checker")},
+		"right":           {token: good},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn := r.dial(tc.token)
-			for call, invoke := range calls {
-				says, want := tc.says, codes.OK
-				if call == "heal" && tc.says != "" {
-					says = strings.Replace(says, "not check", "not heal", 1)
-				}
-				switch {
-				case says != "":
-					want = codes.Unauthenticated
-				case call == "unknown method", call == "health", call == "stream": // the gateway passes none of them on
-					want = codes.Unimplemented
-				}
-				err := invoke(within(t), conn)
-				if status.Code(err) != want || says != "" && !strings.Contains(err.Error(), says) {
-					t.Errorf("%s: got %v, want %v: %s", call, err, want, says)
-				}
-			}
+			r.tryEachCall(t, v, tc.token, tc.says)
 			if log := r.Log.String() + r.gateway.Log.String(); tc.token != "" && strings.Contains(log, tc.token) {
 				t.Error("the token is in a log")
 			}
 		})
 	}
-	// What a caller is told to look at tells them apart.
-	for account, want := range map[string]string{"unrelated": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"} {
-		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+unrelated+":"+account)
+	r.kubectlLists(t, callers, map[string]string{"unrelated": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"})
+	// Nothing of what is said in plain text gets through.
+	plain, err := grpc.NewClient(r.gateway.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	harness.Must(t, err)
+	defer plain.Close()
+	if err := askHealth(within(t), plain); status.Code(err) != codes.Unavailable {
+		t.Errorf("in plain text: %v", err)
+	}
+}
+
+// tryEachCall makes every kind of call with the token. Each is refused for the reason
+// says; if that is empty, the gateway passes on what it offers.
+func (r *reachable) tryEachCall(t *testing.T, v *claimed, token, says string) {
+	t.Helper()
+	conn := r.dial(token)
+	for name, call := range map[string]struct {
+		invoke func(context.Context, *grpc.ClientConn) error
+		want   codes.Code // with a token that is good
+	}{
+		"heal":           {invoke: heal(v), want: codes.OK},
+		"identity":       {invoke: identify, want: codes.OK},
+		"reflection":     {invoke: reflect, want: codes.OK},
+		"health":         {invoke: askHealth, want: codes.Unimplemented},
+		"stream":         {invoke: watchHealth, want: codes.Unimplemented},
+		"unknown method": {invoke: unknownMethod, want: codes.Unimplemented},
+	} {
+		want, why := call.want, says
+		if says != "" {
+			want = codes.Unauthenticated
+		}
+		if name == "heal" {
+			why = strings.Replace(says, "not check", "not heal", 1)
+		}
+		err := call.invoke(within(t), conn)
+		if status.Code(err) != want || why != "" && !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: got %v, want %v: %s", name, err, want, why)
+		}
+	}
+}
+
+// kubectlLists compares what a refused caller is told to look at, kubectl auth can-i
+// --list, with the node names and verbs that each account has.
+func (r *reachable) kubectlLists(t *testing.T, namespace string, accounts map[string]string) {
+	t.Helper()
+	for account, want := range accounts {
+		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+namespace+":"+account)
 		got := ""
 		for line := range strings.Lines(list) {
 			if rest, ok := strings.CutPrefix(line, "nodehealers.csi-addons.io "); ok {
@@ -241,13 +276,6 @@ func TestTokensOverTCP(t *testing.T) {
 		if got != want {
 			t.Errorf("kubectl lists for %s: %q, want %q\n%s", account, got, want, list)
 		}
-	}
-	// Nothing of what is said in plain text gets through.
-	plain, err := grpc.NewClient(r.gateway.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	harness.Must(t, err)
-	defer plain.Close()
-	if err := askHealth(within(t), plain); status.Code(err) != codes.Unavailable {
-		t.Errorf("in plain text: %v", err)
 	}
 }
 
