@@ -18,32 +18,19 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFloodOfConnections opens connections that get nowhere, some with invented
-// tokens, as fast as it can. The gateway keeps to its limits, the server does not
-// notice, and after the flood the controller is admitted.
-func TestFloodOfConnections(t *testing.T) {
-	const flood = 5_000
-	r := newReachable(t)
-	v := r.newClaimed("ext4", "besieged")
-	if err := heal(v)(within(t), r.dial(r.controllerToken())); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var conns []net.Conn
-	opened := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(conns)
-	}
-	stop, running := make(chan struct{}), sync.WaitGroup{}
-	end := sync.OnceFunc(func() {
-		close(stop)
-		running.Wait()
-		for _, c := range conns {
-			_ = c.Close()
-		}
-	})
-	defer end()
+// connFlood opens connections that get nowhere, some with invented tokens, as fast as it
+// can, until it has opened its most.
+type connFlood struct {
+	most    int
+	stop    chan struct{}
+	running sync.WaitGroup
+	mu      sync.Mutex
+	conns   []net.Conn
+}
+
+// startConnFlood starts a flood of connections to the gateway, which end() ends.
+func (r *reachable) startConnFlood(t *testing.T, most int) (f *connFlood, end func()) {
+	f = &connFlood{most: most, stop: make(chan struct{})}
 	for _, then := range []func(net.Conn){
 		func(net.Conn) {}, // says nothing
 		func(c net.Conn) { _, _ = c.Write([]byte{0x16, 3, 1, 2, 0, 1}) },              // begins a greeting
@@ -55,27 +42,57 @@ func TestFloodOfConnections(t *testing.T) {
 			harness.Must(t, made.Close())
 		}, // a wrong token
 	} {
-		running.Go(func() {
-			for opened() < flood {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				c, err := net.Dial("tcp", r.gateway.Address)
-				if err != nil {
-					continue // the backlog is full
-				}
-				mu.Lock()
-				conns = append(conns, c)
-				mu.Unlock()
-				_ = c.SetDeadline(time.Now().Add(100 * time.Millisecond))
-				then(c)
-			}
-		})
+		f.running.Go(func() { f.open(r.gateway.Address, then) })
 	}
+	return f, sync.OnceFunc(func() {
+		close(f.stop)
+		f.running.Wait()
+		for _, c := range f.conns {
+			_ = c.Close()
+		}
+	})
+}
+
+// open opens one connection after the other, does with each what then does, and keeps it
+// open.
+func (f *connFlood) open(address string, then func(net.Conn)) {
+	for f.opened() < f.most {
+		select {
+		case <-f.stop:
+			return
+		default:
+		}
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			continue // the backlog is full
+		}
+		f.mu.Lock()
+		f.conns = append(f.conns, c)
+		f.mu.Unlock()
+		_ = c.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		then(c)
+	}
+}
+
+func (f *connFlood) opened() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.conns)
+}
+
+// TestFloodOfConnections floods the gateway with connections. The gateway keeps to its
+// limits, the server does not notice, and after the flood the controller is admitted.
+func TestFloodOfConnections(t *testing.T) {
+	const flood = 5_000
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "besieged")
+	if err := heal(v)(within(t), r.dial(r.controllerToken())); err != nil {
+		t.Fatal(err)
+	}
+	f, end := r.startConnFlood(t, flood)
+	defer end()
 	most, server, answers := 0, descriptors(t, r.PID()), 0
-	for until := time.Now().Add(10 * time.Second); opened() < flood && time.Now().Before(until); answers++ {
+	for until := time.Now().Add(10 * time.Second); f.opened() < flood && time.Now().Before(until); answers++ {
 		began := time.Now()
 		r.Expect("healthy", v.Request())
 		if took := time.Since(began); took > 5*time.Second {
@@ -86,7 +103,8 @@ func TestFloodOfConnections(t *testing.T) {
 	if now := descriptors(t, r.PID()); now > server+20 {
 		t.Errorf("the server has %d descriptors, and had %d before", now, server)
 	}
-	t.Logf("%d connections, %d descriptors of the gateway at most, %d answers on the socket, gateway at %d MiB", opened(), most, answers, residentMiB(t, r.gateway.PID()))
+	t.Logf("%d connections, %d descriptors of the gateway at most, %d answers on the socket, gateway at %d MiB",
+		f.opened(), most, answers, residentMiB(t, r.gateway.PID()))
 	if most > 256+40 {
 		t.Errorf("the gateway had %d descriptors open", most)
 	}
