@@ -43,20 +43,7 @@ func TestUpgradeAfter(t *testing.T) {
 	if audit == 0 {
 		t.Fatal("the audit log of before is not there")
 	}
-	// The other way round: each one's disk gets the other one's number.
-	order := []string{"second", "first"}
-	if recordedDev(t, n, "first").Minor > recordedDev(t, n, "second").Minor {
-		order = []string{"first", "second"}
-	}
-	was := recordedDev(t, n, "first")
-	attached := map[string]*harness.Volume{}
-	for _, id := range order {
-		attached[id] = n.KeptVolume("ext4", id)
-	}
-	first, second := attached["first"], attached["second"]
-	if is := deviceNumber(t, second.Device); is != was {
-		t.Errorf("the disk of the first volume was %s, and the second one's is %s: the scene is none", was, is)
-	}
+	first, second := withDevicesSwapped(t, n)
 	before := n.Table()
 
 	// Kubelet has not staged anything yet.
@@ -78,28 +65,55 @@ func TestUpgradeAfter(t *testing.T) {
 	served, _ := n.KeptFUSEDisk("served")
 	first.Stage()
 	second.Stage()
-	for _, v := range []*harness.Volume{first, second, served} {
+	volumes := []*harness.Volume{first, second, served}
+	for _, v := range volumes {
 		v.PublishAgain()
 		n.Expect("healthy", v.Request())
 	}
 	if got := auditLines(t, n); got != audit {
 		t.Errorf("%d lines of audit, %d before: something was done", got, audit)
 	}
-	// And each is healed as before, with its own data.
-	for _, v := range []*harness.Volume{first, second, served} {
-		sum := v.Sum(v.Staging)
-		v.Unpublish()
-		n.Expect("healed", v.Request(), "NotMounted", "rebind")
-		if v.Sum(v.MountPoint()) != sum {
-			t.Errorf("the data of %s differs", v.ID)
-		}
-		raw, err := os.ReadFile(filepath.Join(v.MountPoint(), "a"))
-		if err != nil || !strings.HasPrefix(string(raw), v.ID) {
-			t.Errorf("%s has %q %v", v.ID, raw, err)
-		}
+	for _, v := range volumes {
+		healedWithItsOwnData(t, n, v)
 	}
 	if got := dataOf(c); got != had {
 		t.Errorf("the container of another volume had %v, and has %v", had, got)
+	}
+}
+
+// withDevicesSwapped attaches the disks of both ext4 volumes the other way round than
+// before the reboot: each one's disk gets the other one's number.
+func withDevicesSwapped(t *testing.T, n *harness.Node) (first, second *harness.Volume) {
+	t.Helper()
+	order := []string{"second", "first"}
+	if recordedDev(t, n, "first").Minor > recordedDev(t, n, "second").Minor {
+		order = []string{"first", "second"}
+	}
+	was := recordedDev(t, n, "first")
+	attached := map[string]*harness.Volume{}
+	for _, id := range order {
+		attached[id] = n.KeptVolume("ext4", id)
+	}
+	first, second = attached["first"], attached["second"]
+	if is := deviceNumber(t, second.Device); is != was {
+		t.Errorf("the disk of the first volume was %s, and the second one's is %s: the scene is none", was, is)
+	}
+	return first, second
+}
+
+// healedWithItsOwnData takes the mount point away, and has it healed with the data that
+// is staged, which is the volume's own.
+func healedWithItsOwnData(t *testing.T, n *harness.Node, v *harness.Volume) {
+	t.Helper()
+	sum := v.Sum(v.Staging)
+	v.Unpublish()
+	n.Expect("healed", v.Request(), "NotMounted", "rebind")
+	if v.Sum(v.MountPoint()) != sum {
+		t.Errorf("the data of %s differs", v.ID)
+	}
+	raw, err := os.ReadFile(filepath.Join(v.MountPoint(), "a"))
+	if err != nil || !strings.HasPrefix(string(raw), v.ID) {
+		t.Errorf("%s has %q %v", v.ID, raw, err)
 	}
 }
 
