@@ -120,6 +120,16 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// What a container wrote to the bare directory is lost with its pod.
+func TestAdviceOnBareDirectorySavesTheFilesFirst(t *testing.T) {
+	f := examine(t, &kernel{}, FUSE, with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare }))())
+	advice := f.Conditions[0].Advice
+	saves, deletes := strings.Index(advice, "kubectl cp"), strings.Index(advice, "delete the pod")
+	if saves < 0 || deletes < saves {
+		t.Errorf("the advice is %q", advice)
+	}
+}
+
 func TestHealthy(t *testing.T) {
 	for name, build := range map[string]func() healer.Case{
 		"as recorded":           healthy,

@@ -274,6 +274,23 @@ func TestStatusOfAReason(t *testing.T) {
 	}
 }
 
+// Where the next step of a person may lose data, the advice says what saves it, and does
+// not send the person to delete the pod or to check the filesystem.
+func TestAdviceThatSavesData(t *testing.T) {
+	for name, tc := range map[string]struct {
+		build func() healer.Case
+		saves string
+	}{
+		"the backing file has no name": {build: with(device(func(d *facts.BlockDevice) { d.BackingFileGone = true })), saves: "copy the data away"},
+		"the device has shrunk":        {build: with(sized(1<<30 - 1)), saves: "do not check the filesystem"},
+	} {
+		f, err := New(idle{t}).Examine(tc.build())
+		if err != nil || len(f.Conditions) != 1 || !strings.Contains(f.Conditions[0].Advice, tc.saves) || strings.Contains(f.Conditions[0].Advice, "delete") {
+			t.Errorf("%s: %+v, %v", name, f.Conditions, err)
+		}
+	}
+}
+
 // What passes by itself is not sent to a person.
 func TestAdviceForWhatMayPass(t *testing.T) {
 	for e, want := range map[syscall.Errno]string{syscall.ETIMEDOUT: adviceLater, syscall.EBUSY: adviceLater, syscall.EIO: adviceShutdown} {
