@@ -84,6 +84,38 @@ func TestProve(t *testing.T) {
 	}
 }
 
+// On NFS what is mounted anew shares the superblock, so its number says nothing, and neither
+// does the id of a mount: the directory of the server does, in a pod that has no other
+// volume of it.
+func TestProveOnNFS(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change          func(*facts.ContainerMount)
+		sharing         bool // the pod has another volume of the same directory
+		proof, unproven string
+	}{
+		"the volume's directory":    {change: func(*facts.ContainerMount) {}, proof: "the directory of the server that the volume had"},
+		"another directory":         {change: func(m *facts.ContainerMount) { m.Mount.Source = "srv:/w" }, unproven: "another directory of the server"},
+		"another pod":               {change: func(m *facts.ContainerMount) { m.PodUID = "uid-b" }, unproven: "other volumes share"},
+		"no pod":                    {change: func(m *facts.ContainerMount) { m.PodUID = "" }, unproven: "other volumes share"},
+		"one of two in the pod":     {change: func(*facts.ContainerMount) {}, sharing: true, unproven: "other volumes share"},
+		"an interrupted heal's own": {change: func(m *facts.ContainerMount) { m.Mount.Attr |= facts.AttrGuard }, proof: "interrupted replacement"},
+	} {
+		now := facts.Mount{ID: 102, OldID: 102, Path: podA, Root: "/"}
+		toNFS(&now)
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, c: healer.Case{
+			BootID: "boot-1", MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{now}}},
+			Record: &healer.Record{BootID: "boot-1", Newest: 800, MountPoints: []healer.MountPointRecord{{Path: podA, Dev: export}}},
+		}}
+		m := containerMountOf(0, "uid-a", export)
+		toNFS(&m.Mount)
+		tc.change(&m)
+		proof, unproven := o.prove(m, containerScan{now: now, pods: []string{"uid-a"}, sharing: map[string]bool{"uid-a": tc.sharing}})
+		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
+			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
+		}
+	}
+}
+
 func seenOnHost(role healer.Role, path string) func(*observation) {
 	return func(o *observation) {
 		o.c.MountPoints = append([]healer.MountPoint{{Role: role, Path: path, Proven: true, Stack: []facts.Mount{{Dev: previously}}}}, o.c.MountPoints...)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -149,11 +150,15 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		"anew, another type":     {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
 		"anew, another source":   {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
 		"anew, no vol_data.json": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
-		"anew, another handle":   {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
-		"anew, another driver":   {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
-		"anew, tmpfs":            {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
-		"anew, no source":        {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
-		"anew, source none":      {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
+		"anew, its root is stale": {func(c *healer.Case, _ *facts.Superblock) {
+			anew(c)
+			c.MountPoints[0].Own.Errno = syscall.ESTALE
+		}, "its own root is stale"},
+		"anew, another handle": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
+		"anew, another driver": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
+		"anew, tmpfs":          {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
+		"anew, no source":      {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
+		"anew, source none":    {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
 		"anew, FUSE at kubelet's staging path": {func(c *healer.Case, sb *facts.Superblock) {
 			anew(c)
 			source(c, sb, "fuse.x", "")
@@ -210,6 +215,31 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		tc.change(&c, &sb)
 		c.Superblocks = map[facts.Dev]facts.Superblock{dev: sb}
 		expectProof(t, name, proveIdentity(c, dev), tc.want)
+	}
+}
+
+// A step that brings a superblock that does not exist yet has no identity to compare: whose
+// the mount points are has to be known from more than the caller.
+func TestProveVolume(t *testing.T) {
+	staged := healer.MountPoint{Role: healer.RoleStaging, Path: staging, Proven: true}
+	named := healer.MountPoint{Role: healer.RoleTarget, Path: podA, Named: true}
+	bare := healer.MountPoint{Role: healer.RoleStaging, Path: "/elsewhere", Named: true}
+	covered := bare
+	covered.Stack = []facts.Mount{{Dev: disk, Path: bare.Path}}
+	for name, tc := range map[string]struct {
+		record      *healer.Record
+		mountPoints []healer.MountPoint
+		want        string
+	}{
+		"proven":                          {record: &healer.Record{}, mountPoints: []healer.MountPoint{staged}},
+		"never healthy":                   {mountPoints: []healer.MountPoint{staged}, want: "never seen healthy"},
+		"no mount point":                  {record: &healer.Record{}, want: "only the caller says"},
+		"only the caller's":               {record: &healer.Record{}, mountPoints: []healer.MountPoint{named}, want: "only the caller says"},
+		"the caller names one more":       {record: &healer.Record{}, mountPoints: []healer.MountPoint{staged, named}, want: "only the caller says"},
+		"a staging path with a mount":     {record: &healer.Record{}, mountPoints: []healer.MountPoint{staged, covered}, want: "only the caller says"},
+		"a staging path without anything": {record: &healer.Record{}, mountPoints: []healer.MountPoint{staged, bare}},
+	} {
+		expectProof(t, name, proveVolume(healer.Case{Record: tc.record, MountPoints: tc.mountPoints}), tc.want)
 	}
 }
 
