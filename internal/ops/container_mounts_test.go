@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -39,7 +40,7 @@ func namespaceOf(t *testing.T, pid int) uint64 {
 func inUserNamespace(t *testing.T, file string) int {
 	t.Helper()
 	needsRoot(t)
-	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", `exec 3<"$1"; echo ready; exec sleep 600`, "sh", file)
+	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "--propagation=unchanged", "sh", "-c", `exec 3<"$1"; echo ready; exec sleep 600`, "sh", file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	must(t, err)
@@ -142,9 +143,25 @@ func isMountPoint(t *testing.T, path string) bool {
 	return bytes.Contains(raw, []byte(" "+path+" "))
 }
 
+// What decides whether a namespace may be entered is who made it, as the kernel tells.
+func TestOwnerOfTheNamespaceOfAProcess(t *testing.T) {
+	host, err := mount.OwnOwner()
+	must(t, err)
+	proc, err := openProcfs()
+	must(t, err)
+	defer proc.close()
+	o := owners{host: host, known: map[uint64]bool{}}
+	for pid, want := range map[int]bool{os.Getpid(): true, inUserNamespace(t, newVolume(t, "tmpfs").file): false} {
+		if got, err := o.of(proc, strconv.Itoa(pid), namespaceOf(t, pid)); err != nil || got != want {
+			t.Errorf("process %d: the host's owner has its namespace: %v, %v", pid, got, err)
+		}
+	}
+}
+
 // Who made it for himself chooses what is mounted there: it is not read.
 func TestNamespacesOfAnotherOwner(t *testing.T) {
 	v := newVolume(t, "tmpfs")
+	must(t, unix.Mount("", v.path, "", unix.MS_SHARED, "")) // else nothing there would be of interest
 	pid := inUserNamespace(t, v.file)
 	namespaces, err := ownedNamespaces(topAt(t, v.path))
 	must(t, err)
