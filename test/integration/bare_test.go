@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -84,6 +87,34 @@ func TestTargetNotEmpty(t *testing.T) {
 			n.SameTable(healthy)
 		})
 	}
+}
+
+// TestTargetDirectoryGone loses a bind with its directory. Only kubelet and the driver make
+// a directory below pods: the server makes none.
+func TestTargetDirectoryGone(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "without a directory")
+	n.Expect("healthy", v.Request())
+	healthy := n.Table()
+	v.Unpublish()
+	harness.Must(t, os.Remove(v.MountPoint()))
+	lost := n.Table()
+	byStaging := v.Request()
+	byStaging.VolumePath = v.Staging
+	for range 2 {
+		if _, err := n.Call(v.Request()); status.Code(err) != codes.NotFound {
+			t.Errorf("by its target: %v", err)
+		}
+		n.Expect("healthy", byStaging)
+		n.SameTable(lost)
+		if _, err := os.Lstat(v.MountPoint()); !os.IsNotExist(err) {
+			t.Errorf("the target is there: %v", err)
+		}
+	}
+	harness.Mkdir(t, v.MountPoint())
+	v.PublishAgain()
+	n.Expect("healthy", v.Request())
+	n.SameTable(healthy)
 }
 
 // TestWrittenByAContainer has a container start on the bare directory and write there.
