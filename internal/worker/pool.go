@@ -177,7 +177,7 @@ func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (
 	if op.life != Pooled {
 		p.leaving.Add(1)
 		defer p.leaving.Add(-1)
-		p.replace()
+		p.replace() //nolint:contextcheck // the worker is for the calls that follow
 	}
 	a, broken, err := ask(ctx, w, op, q)
 	answered := err == nil

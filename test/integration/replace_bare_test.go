@@ -134,14 +134,19 @@ func (w *watcher) stop() sight {
 // holdings is what a server holds, without its idle workers.
 type holdings struct{ threads, files int }
 
-func held(n *harness.Node) holdings {
+func held(n *harness.Node) (now holdings) {
 	n.T.Helper()
 	const idle, filesOfWorker = 2, 2 // a socket and a pidfd
-	harness.Eventually(n.T, "the spent workers are gone", func() bool { return len(n.Workers()) <= idle })
 	count := func(what string) int {
 		entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(n.PID()), what))
 		harness.Must(n.T, err)
 		return len(entries)
 	}
-	return holdings{threads: count("task"), files: count("fd") - filesOfWorker*len(n.Workers())}
+	// A worker in the place of a spent one may come when the step has ended.
+	harness.Eventually(n.T, "the spent workers are gone, and no other is being started", func() bool {
+		before := now
+		now = holdings{threads: count("task"), files: count("fd") - filesOfWorker*len(n.Workers())}
+		return len(n.Workers()) <= idle && now.files == before.files
+	})
+	return now
 }
