@@ -40,6 +40,9 @@ func (o *observation) lookUp(ctx context.Context) error {
 			}
 			if now.Asked {
 				sb.Lookup = now
+				if now.NoSuchName() {
+					o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.lookedUp = true })
+				}
 				o.engine.lookups.Add(dev, lookedUp{now, o.oldest(dev), time.Now()})
 			}
 		}

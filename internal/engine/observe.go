@@ -130,6 +130,7 @@ func (o *observation) loadRecord(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
 	}
 	o.c.Record = record
+	o.c.WasLookedUp = o.engine.scanned.get(o.volumeKey()).lookedUp
 	if o.c.RecordOfThisBoot() {
 		o.c.LastSeen = min(o.c.Began, max(o.engine.scanned.get(o.volumeKey()).healthy, record.LastSeen.Sub(o.c.BootTime)))
 	}

@@ -140,7 +140,6 @@ func newRecord(c healer.Case) healer.Record {
 	r.MountPoints = append(r.MountPoints, c.Dormant...)
 	// Whichever mount point the caller named, the record is the same.
 	slices.SortFunc(r.MountPoints, func(a, b healer.MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
-	r.LookedUp = c.LookedUp()
 	r.Previous = keepPrevious(c, r)
 	if r.Restaging = c.Restaging(); r.Restaging {
 		r.RestagingSince = c.Record.RestagingSince

@@ -31,6 +31,8 @@ type scannedVolume struct {
 	// started is the highest id of mounts at mount points without a record, for which no
 	// container was found that started with something else.
 	started uint64
+	// lookedUp is true once its FUSE daemon said that a name which cannot exist does not.
+	lookedUp bool
 }
 
 func newScannedVolumes() *scannedVolumes { return &scannedVolumes{of: lru.New(maxScanned)} }

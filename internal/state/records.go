@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -98,10 +97,10 @@ func decodeRecord(raw []byte) (*healer.Record, error) {
 	if version.Version != healer.RecordVersion {
 		return nil, fmt.Errorf("it has version %d, this build reads %d", version.Version, healer.RecordVersion)
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
+	// A field that this build does not know adds to the others and changes none of them: else
+	// the version would be another one.
 	var record healer.Record
-	return &record, dec.Decode(&record)
+	return &record, json.Unmarshal(raw, &record)
 }
 
 // Save implements healer.Records.

@@ -150,6 +150,8 @@ type Case struct {
 	BootTime time.Time
 	// Superblocks holds each mounted filesystem instance once, by device.
 	Superblocks map[facts.Dev]facts.Superblock
+	// WasLookedUp is what LookedUp returned earlier, since the server began.
+	WasLookedUp bool
 	// Record is nil when the volume was never seen healthy here.
 	Record *Record
 	// Evidence is what providers asked for themselves (Collector), by their names; a
@@ -205,7 +207,7 @@ func (c Case) LookedUp() bool {
 			return true
 		}
 	}
-	return c.Record != nil && c.Record.LookedUp
+	return c.WasLookedUp
 }
 
 // Unusable returns a condition found so far that keeps what is mounted at a mount point

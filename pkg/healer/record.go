@@ -30,10 +30,6 @@ type Record struct {
 	// disk, so only a higher one is a new error.
 	FilesystemErrors uint64 `json:"filesystemErrors,omitempty"`
 
-	// LookedUp is true once its FUSE daemon said of a name that cannot exist that there is
-	// none.
-	LookedUp bool `json:"lookedUp,omitempty"`
-
 	MountPoints []MountPointRecord `json:"mountPoints"`
 	// LastHealthy is zero for a volume that was never healthy, LastSeen the time of
 	// this record.
@@ -79,7 +75,7 @@ type PreviousSuperblock struct {
 func (r Record) Same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
-		r.FilesystemErrors == o.FilesystemErrors && r.LookedUp == o.LookedUp && r.Restaging == o.Restaging &&
+		r.FilesystemErrors == o.FilesystemErrors && r.Restaging == o.Restaging &&
 		r.PendingStage == o.PendingStage && r.PendingHeal == o.PendingHeal && slices.Equal(r.MountPoints, o.MountPoints) &&
 		slices.EqualFunc(r.Previous, o.Previous, func(a, b PreviousSuperblock) bool {
 			return a.Dev == b.Dev && a.Ended == b.Ended && slices.Equal(a.Mounts, b.Mounts)
