@@ -36,6 +36,9 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 	if at, here := onHost(o.c, dev); here {
 		return "the host has the same filesystem instance at " + at, ""
 	}
+	if at, elsewhere := o.elsewhere(dev); elsewhere {
+		return "", "the host has the filesystem with that device number at " + at + ", which is not this volume's"
+	}
 	if f, _ := o.c.PreviousOf(dev); m.Mount.ID != 0 && m.Mount.ID <= f.Newest {
 		return wasThere, ""
 	}
@@ -48,6 +51,18 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 		return "", "it was mounted after the volume was last seen healthy, and another filesystem may have had the device number by then"
 	}
 	return wasThere, ""
+}
+
+// elsewhere returns one of kubelet's paths, but none of the volume's, at which the host has a
+// superblock: the number was given out again, or the record has it for a mount point that
+// nobody has looked at since.
+func (o *observation) elsewhere(dev facts.Dev) (path string, found bool) {
+	for _, h := range o.table.Of(dev) {
+		if _, own := o.c.MountPoint(h.Path); !own && o.node.Kubelet().Layout(h.Path).Kind != layout.Other {
+			return h.Path, true
+		}
+	}
+	return "", false
 }
 
 // hasSimilarVolume reports whether a pod has another volume of the same type and source

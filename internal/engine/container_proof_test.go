@@ -28,6 +28,10 @@ func TestProve(t *testing.T) {
 			o.c.MountPoints = append(o.c.MountPoints, containerMountPoint(9, previously, "proven"))
 			o.c.Record.MountPoints = nil
 		}, unproven: "nothing ties"},
+		"recorded, and the host has it for another volume": {dev: previously, change: func(o *observation) {
+			other := facts.Mount{ID: 103, OldID: 103, OldParent: 1, Path: kubelet.Staging(driver, "other"), Root: "/", Dev: previously, FSType: fuseType, Source: fuseSource}
+			o.table = facts.NewTable(append(o.table.Mounts(), other))
+		}, unproven: "which is not this volume's"},
 		"recorded":       {dev: previously, change: none, proof: "it was there when"},
 		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
 		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},

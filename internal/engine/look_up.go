@@ -5,8 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // maxLookups bounds the superblocks whose last Lookup is remembered; a node has fewer.
@@ -33,12 +34,15 @@ func (o *observation) lookUp(ctx context.Context) error {
 		}
 		last := o.lastLookUp(dev)
 		sb.Lookup = last.Lookup
+		sb.Lookup.Earlier = last.Asked
 		if o.mustLookUp(sb, last) {
 			now, err := o.node.LookUp(ctx, p.Stack[0])
-			if err != nil {
-				return healer.Failed("have a name looked up", err)
-			}
-			if now.Asked {
+			switch {
+			case err != nil: // what was judged without it counts all the same
+				klog.FromContext(ctx).Error(err, "Cannot have a name looked up", "driver", o.c.Driver)
+			case facts.Disconnected(now.Errno):
+				return errMoved // its daemon ended since it was probed
+			case now.Asked:
 				sb.Lookup = now
 				if now.NoSuchName() {
 					o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.lookedUp = true })

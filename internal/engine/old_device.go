@@ -19,7 +19,7 @@ import (
 func (o *observation) oldDevices(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		block := p.Role == healer.RoleTarget && p.PodUID != "" && p.Inspect.Kind == facts.KindBlock
-		if !block || p.Want == nil || !o.c.RecordOfThisBoot() || p.Want.Dev == p.Dev() {
+		if !block || p.Want == nil || p.Want.Dev.Zero() || !o.c.RecordOfThisBoot() || p.Want.Dev == p.Dev() {
 			continue
 		}
 		running, err := o.node.Running(ctx, []string{p.PodUID})

@@ -27,7 +27,7 @@ const (
 // savePrevious puts into the record what is lost with a step that replaces a mount: its
 // superblock with what containers have of it, and how the mount point was mounted. It reports
 // whether there is such a thing.
-func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step) bool {
+func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step) bool {
 	p := s.MountPoint
 	inContainer := p.InContainer != nil
 	if c.Record == nil || s.Cost != healer.Replace && s.Cost != healer.Restage || len(p.Stack) == 0 || !inContainer && !p.Proven {
@@ -51,7 +51,7 @@ func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step)
 		// A dead mount may lie beneath one that works.
 		alike := m.FSType == top.FSType && m.Source == top.Source
 		if i == 0 && (m.Dev != s.Source || p.Stale()) || i > 0 && alike && !c.Superblocks[m.Dev].Works() {
-			f := addPrevious(&now, c, m.Dev)
+			f := addPrevious(&now, *c, m.Dev)
 			if !inContainer {
 				f.Since = node.SinceBoot()
 			}
@@ -63,6 +63,7 @@ func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step)
 	if err := e.cfg.Records.Save(now); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
 	}
+	c.Record = &now // which the next step of the batch adds to
 	return true
 }
 
@@ -73,8 +74,11 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 	if s.MountPoint.InContainer != nil {
 		return
 	}
+	if saved, loadErr := e.cfg.Records.Load(c.Driver, c.Volume.ID); loadErr == nil && saved != nil {
+		c.Record = saved // with what this call has put into it
+	}
 	changed := withAnswer(&c, s, err)
-	if e.savePrevious(ctx, c, s) || !changed {
+	if e.savePrevious(ctx, &c, s) || !changed {
 		return
 	}
 	if err := e.cfg.Records.Save(*c.Record); err != nil {
@@ -160,7 +164,7 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 	for _, p := range c.Record.MountPoints {
 		// With the last pod that had it the volume was unstaged: no container of a later pod
 		// can have that superblock.
-		unstaged := gone(c, p.Dev) && !podStayed(c)
+		unstaged := gone(c, p.Dev) && !podStayed(c) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
 		if !p.Dev.Zero() && !now.HasDev(p.Dev) && !unstaged {
 			addPrevious(&was, c, p.Dev)
 		}

@@ -202,7 +202,7 @@ func TestWhatIsReplacedIsRecorded(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&s)
 		}
-		b.engine.savePrevious(context.Background(), healer.Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
+		b.engine.savePrevious(context.Background(), &healer.Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
 		if b.notes.saves != min(1, len(tc.previous)) {
 			t.Errorf("%s: %d saves", name, b.notes.saves)
 		}
@@ -248,7 +248,7 @@ func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
 		record := healer.Record{BootID: "b", Newest: 5, MountPoints: []healer.MountPointRecord{{Path: podA}}}
 		b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
 		c := healer.Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]facts.Superblock{two: answered, three: answered, one: disconn}}
-		b.engine.savePrevious(context.Background(), c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
+		b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []facts.Dev
 		for _, r := range b.notes.records {
 			for _, f := range r.Previous {
@@ -269,9 +269,23 @@ func TestPreviousInARecordOfAnEarlierBoot(t *testing.T) {
 	b := newFixture(t)
 	b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
 	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "a", Newest: 5}}
-	b.engine.savePrevious(context.Background(), c, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
+	b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
 	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Previous) != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Each step of a batch adds to what the others put into the record.
+func TestWhatABatchReplacesIsRecorded(t *testing.T) {
+	b := newFixture(t)
+	first, second := containerMountPoint(1, dev(1), "proven"), containerMountPoint(2, dev(2), "proven")
+	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "b"}, MountPoints: []healer.MountPoint{first, second}}
+	for _, p := range c.MountPoints {
+		b.engine.savePrevious(t.Context(), &c, healer.Step{Cost: healer.Replace, MountPoint: p})
+	}
+	previous := b.notes.records[volumeKey("", "")].Previous
+	if len(previous) != 2 || previous[0].Newest != 701 || previous[1].Newest != 702 {
+		t.Errorf("%+v", previous)
 	}
 }
 
@@ -476,12 +490,17 @@ func TestPreviousThatLingers(t *testing.T) {
 	c := healer.Case{BootID: "b", Record: was, Lingering: []healer.InContainer{
 		*containerMountPoint(1, dev(1), "proven").InContainer, *containerMountPoint(2, dev(3), "").InContainer, *containerMountPoint(3, dev(2), "proven").InContainer,
 	}}
+	was.MountPoints = []healer.MountPointRecord{{Dev: dev(5), Role: healer.RoleTarget, Path: podB}} // of a pod that went
 	kept := keepPrevious(c, healer.Record{MountPoints: []healer.MountPointRecord{{Dev: dev(4)}}})
 	if len(kept) != 2 || kept[0].Dev != dev(1) || kept[1].Dev != dev(2) || len(kept[0].Mounts) != 1 || kept[0].Mounts[0].ID != 701 {
 		t.Errorf("%+v", kept)
 	}
 	if len(was.Previous[0].Mounts) != 0 {
 		t.Error("the case was changed")
+	}
+	c.Lingering = append(c.Lingering, *containerMountPoint(4, dev(5), "proven").InContainer)
+	if kept := keepPrevious(c, healer.Record{MountPoints: []healer.MountPointRecord{{Dev: dev(4)}}}); len(kept) != 3 || kept[2].Dev != dev(5) {
+		t.Errorf("a container outlives the pod of the record: %+v", kept)
 	}
 }
 
@@ -527,7 +546,7 @@ func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 // A record that cannot be written blocks no heal.
 func TestReplaceWhenTheRecordCannotBeSaved(t *testing.T) {
 	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
-	b.engine.savePrevious(context.Background(), healer.Case{Record: &healer.Record{}}, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
+	b.engine.savePrevious(context.Background(), &healer.Case{Record: &healer.Record{}}, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
 }
 
 type unwritable struct{ Records }

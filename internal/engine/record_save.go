@@ -137,7 +137,12 @@ func newRecord(c healer.Case) healer.Record {
 		}
 		r.MountPoints = append(r.MountPoints, newMountPointRecord(c, p))
 	}
-	r.MountPoints = append(r.MountPoints, c.Dormant...)
+	for _, p := range c.Dormant {
+		if !c.RecordOfThisBoot() { // the numbers of another boot would be taken for those of this one
+			p.Dev, p.MountID, p.Since, p.Away = facts.Dev{}, 0, 0, 0
+		}
+		r.MountPoints = append(r.MountPoints, p)
+	}
 	// Whichever mount point the caller named, the record is the same.
 	slices.SortFunc(r.MountPoints, func(a, b healer.MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
 	r.Previous = keepPrevious(c, r)

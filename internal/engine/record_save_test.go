@@ -391,3 +391,17 @@ func TestSameKnowsEveryField(t *testing.T) {
 		}
 	}
 }
+
+// A mount point that nobody looks at keeps its options after a boot, and not its device number,
+// which another volume may have by now.
+func TestDormantMountPointsOfAnEarlierBoot(t *testing.T) {
+	dormant := healer.MountPointRecord{Path: podB, Role: healer.RoleTarget, Dev: dev(1), MountID: 7, Attr: facts.AttrNoSUID}
+	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "a"}, Dormant: []healer.MountPointRecord{dormant}}
+	if r := newRecord(c); r.HasDev(dev(1)) || r.MountPoint(podB).MountID != 0 || r.MountPoint(podB).Attr != facts.AttrNoSUID {
+		t.Errorf("%+v", r.MountPoints)
+	}
+	c.Record.BootID = "b"
+	if r := newRecord(c); !r.HasDev(dev(1)) {
+		t.Errorf("of this boot: %+v", r.MountPoints)
+	}
+}

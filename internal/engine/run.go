@@ -64,7 +64,7 @@ func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (
 	var revalidate []func(context.Context) error
 	for _, a := range admitted {
 		steps, revalidate = append(steps, a.step), append(revalidate, a.permit.Revalidate)
-		e.savePrevious(ctx, c, a.step)
+		e.savePrevious(ctx, &c, a.step)
 	}
 	errs = make([]error, len(steps))
 	for i := range errs {

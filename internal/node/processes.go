@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -45,9 +46,14 @@ const (
 // begins: a walk that began before a call may lack what its caller has to see.
 func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Context, storage) (ops.ProcessesAnswer, error)) <-chan singleflight.Result {
 	ctx = context.WithoutCancel(ctx) // that the first caller leaves is no answer for the others
-	return n.walks.DoChan(kind.root, func() (any, error) {
+	return n.walks.DoChan(kind.root, func() (_ any, err error) {
+		defer func() {
+			if p := recover(); p != nil { // in a goroutine of its own it would end the server
+				err = fmt.Errorf("internal error: a panic with a value of type %T", p)
+			}
+		}()
 		var a ops.ProcessesAnswer
-		err := n.probes.serialize(ctx, kind, func() (err error) {
+		err = n.probes.serialize(ctx, kind, func() (err error) {
 			share := n.walkShares[kind]
 			if err := share.Wait(ctx); err != nil {
 				return err
@@ -71,7 +77,7 @@ func (n *Node) walk(ctx context.Context, kind storage) (a ops.ProcessesAnswer, e
 	if kind == daemonWalk {
 		q.Daemons, q.Known = true, n.knownDaemons
 	}
-	for tries := 0; tries == 0 || err == nil && a.Cut && tries < 2; tries++ { // a busy node may have cut one short
+	for tries := 0; tries == 0 || kind == containerWalk && err == nil && a.Cut && tries < 2; tries++ { // a busy node may have cut one short
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Processes, q)
 	}
 	if kind == daemonWalk && (err == nil || errors.Is(err, worker.ErrLeft)) {

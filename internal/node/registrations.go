@@ -89,7 +89,7 @@ func (d driverEvents) read() map[SuperblockEvent]bool {
 		switch {
 		case binary.NativeEndian.Uint32(rest[4:])&unix.IN_IGNORED != 0: // the directory is gone
 			delete(d.of, wd)
-		case followed && driver != "" && path.Ext(string(name)) == ".sock":
+		case followed && driver != "" && string(name) == path.Base(layout.Kubelet{}.Socket(driver)):
 			back[SuperblockEvent{Driver: driver}] = true
 		case followed && driver == "" && is:
 			back[SuperblockEvent{Driver: registered}] = true

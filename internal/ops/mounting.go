@@ -1,12 +1,12 @@
 package ops
 
 import (
-	"bytes"
 	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -74,7 +74,10 @@ func (s *scan) mountingAt(q MountingQuery, pid int, pod string) (none facts.FUSE
 		return none
 	}
 	arguments, err := s.proc.read(strconv.Itoa(pid)+"/cmdline", maxArguments)
-	if err != nil || !slices.ContainsFunc(q.Paths, func(p string) bool { return bytes.Contains(arguments, []byte(p)) }) {
+	// A path stands alone, or after the name of an option; one that is only a part of another
+	// is another path.
+	words := strings.FieldsFunc(string(arguments), func(r rune) bool { return r == 0 || r == '=' || r == ':' || r == ',' || unicode.IsSpace(r) })
+	if err != nil || !slices.ContainsFunc(words, func(w string) bool { return slices.Contains(q.Paths, w) }) {
 		return none
 	}
 	return d

@@ -36,7 +36,16 @@ func (p *Pool) take(ctx context.Context, life Life) (*process, error) {
 	case life != Pooled:
 		select {
 		case p.slots <- struct{}{}:
-			return p.start(ctx)
+			w, err := p.start(ctx)
+			if err == nil {
+				return w, nil
+			}
+			select {
+			case w := <-p.idle: // no process can be started: any of them will do
+				return w, nil
+			default:
+				return nil, err
+			}
 		default: // Max workers live: any of them will do
 		}
 	case len(p.slots) >= p.cfg.Idle:

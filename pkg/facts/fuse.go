@@ -81,6 +81,8 @@ type Lookup struct {
 	Within   time.Duration
 	// Errno is ENOENT where all is well, and 0 where such a name exists.
 	Errno syscall.Errno
+	// Earlier is true for the answer to an earlier question, as the daemon cannot be asked now.
+	Earlier bool
 }
 
 // NoSuchName reports whether the storage said that there is no such name.

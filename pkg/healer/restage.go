@@ -60,8 +60,9 @@ func (c Case) StagedAnswers() bool {
 	if !found || !staged.Mounted() {
 		return false
 	}
-	a := c.Superblock(staged).Answer
-	return a.Asked && !a.TimedOut && a.Errno == 0
+	sb := c.Superblock(staged)
+	// A daemon answers for its root from memory, and gives up later.
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Lookup.Failed(c.LookedUp())
 }
 
 // ErrNotWanted is that of a step which brought what no pod wants any more.

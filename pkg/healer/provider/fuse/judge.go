@@ -33,7 +33,14 @@ func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
 	case j.sb.Lookup.Failed(j.c.LookedUp()):
-		return j.one(healer.BackendUnreachable, adviceStorage, "%s for a name that cannot exist: %s answers for its root from memory", j.lookup(), j.served()), true
+		cond := j.one(healer.BackendUnreachable, adviceStorage, "%s for a name that cannot exist: %s answers for its root from memory", j.lookup(), j.served())
+		if j.sb.Lookup.Earlier {
+			// It may be over: a volume that is in use all the time cannot be asked again, and
+			// is not to be kept from its other mount points for that.
+			cond.Status = healer.Degraded
+			cond.Message += "; that was earlier, and it cannot be asked again while requests wait"
+		}
+		return cond, true
 	case !j.sb.Answer.TimedOut && len(daemons.Processes) == 0 && !daemons.Untold && !daemons.Cut:
 		return j.one(healer.DaemonGone, adviceGone, "%s has %s open any more", noProcess(daemons), j.name()), true
 	case !j.sb.Answer.TimedOut:
