@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -115,4 +116,28 @@ func aborted(t *testing.T, d *harness.CSIDriver, v *harness.Volume) {
 	harness.Suspend(t, pid)
 	harness.AbortFUSE(t, harness.Layers(t, v.Staging)[0].Dev)
 	disconnected(t, v.Staging)
+}
+
+// TestRestageTakesNoOtherMount has somebody's mount stand where a second mount of kubelet's
+// directory shows the dead one: the umount of the dead mount would take that, too.
+func TestRestageTakesNoOtherMount(t *testing.T) {
+	n, d := restaging(t, "unmount-first", csidriver.Mode{})
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	second := filepath.Join(n.Dir, "second")
+	harness.Mkdir(t, second)
+	harness.Must(t, unix.Mount(n.Kubelet, second, "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", second, "", unix.MS_SLAVE, "")) // it receives, and what is done on it reaches no other
+	there := filepath.Join(second, strings.TrimPrefix(v.Staging, n.Kubelet))
+	harness.Must(t, unix.Mount("unrelated", there, "tmpfs", 0, "size=1m"))
+	d.KillDaemon(v)
+	dead := n.Table()
+	for range 2 {
+		n.Expect("abnormal", d.Request(v), "restage of the staging mount point", "would also take")
+		n.SameTable(dead)
+	}
+	harness.Must(t, unix.Unmount(there, 0))
+	n.Stop()
+	n.Start() // it forgets whom it leaves alone
+	n.Expect("healed", d.Request(v), "restage of the staging mount point in ")
 }
