@@ -149,8 +149,8 @@ func TestDriverIsBack(t *testing.T) {
 	}
 	d.Stop()
 	harness.Eventually(t, "each was checked, and one was tried", func() bool {
-		log := n.Log.String()
-		return strings.Count(log, `verdict="abnormal"`) >= len(all) && strings.Count(log, "cannot be asked: nobody listens") > len(all)
+		audit, err := os.ReadFile(n.StateDir() + "/audit.log")
+		return err == nil && strings.Contains(string(audit), `"step":"restage"`) && strings.Count(n.Log.String(), `verdict="abnormal"`) >= len(all)
 	})
 	d.Start()
 	back := time.Now()
