@@ -185,6 +185,9 @@ func TestRequestsAreTheNodesOwn(t *testing.T) {
 	m.Expect("healed", v.Request())
 	m.Expect("healthy", v.Request())
 	v.becomes("healthy")
+	harness.Eventually(t, "pod and claim are told, too", func() bool {
+		return strings.Count(m.api.Kubectl(t, "get", "events", "-n", m.namespace, "--field-selector=reason=VolumeHealed"), "VolumeHealed") == 2
+	})
 	before := len(asked.Requests())
 	for range 100 {
 		m.Expect("healthy", v.Request())
