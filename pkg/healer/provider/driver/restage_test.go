@@ -250,24 +250,32 @@ func TestRestageInProgress(t *testing.T) {
 // What no pod wants any more is left as it is, and what was staged is reported.
 func TestRestageNotWanted(t *testing.T) {
 	for name, tc := range map[string]struct {
-		asked int // how often it is wanted
+		asked int         // how often it is wanted
+		rule  healer.Rule // then
 		acts  string
 		staged,
 		bare bool
 	}{
-		"before":            {0, "", false, false},
-		"while it unmounts": {1, "unmount", false, true},
-		"while it stages":   {2, "unmount stage", true, false},
+		"before":                                  {rule: healer.RuleWanted},
+		"while it unmounts":                       {asked: 1, rule: healer.RuleWanted, acts: "unmount", bare: true},
+		"while it stages":                         {asked: 2, rule: healer.RuleWanted, acts: "unmount stage", staged: true},
+		"the API is silent while it unmounts":     {asked: 1, rule: healer.RuleAPI, acts: "unmount mount-dead"},
+		"the driver's pod goes while it unmounts": {asked: 1, rule: healer.RuleDriverGrace, acts: "unmount mount-dead"},
+		"the API is silent while it stages":       {asked: 2, rule: healer.RuleAPI, acts: "unmount stage"},
+		"the mode changes while the path is bare": {asked: 1, rule: healer.RuleMode, acts: "unmount", bare: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
 			asked := 0
 			err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error {
 				if asked++; asked > tc.asked {
-					return fmt.Errorf("%w: gone", healer.ErrRefused)
+					return fmt.Errorf("%w: %w", healer.ErrRefused, healer.RefusedBy(tc.rule, errors.New("gone")))
 				}
 				return nil
 			})
+			if err == nil {
+				t.Error("it is no failure")
+			}
 			if got := strings.Join(h.acts, " "); got != tc.acts || errors.Is(err, healer.ErrNotWanted) != tc.staged || (h.mounted == "") != tc.bare {
 				t.Errorf("it did %q, left %q and fails with %v", got, h.mounted, err)
 			}

@@ -205,9 +205,15 @@ func (s *staging) finish(ctx context.Context, err error) error {
 		err = s.engineError(s.c, healer.Restage, s.conn.pid, e, s.with)
 	}
 	unwanted := s.revalidate(ctx)
-	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil)
+	// An API that does not answer, and a driver whose pod is not ready, say nothing of whether a
+	// pod wants the volume. The path was not bare before: it gets back what is dead, which
+	// kubelet unstages as well, and no pod the directory beneath.
+	silent := slices.Contains([]healer.Rule{healer.RuleAPI, healer.RuleDriverGrace}, healer.RuleOf(unwanted))
+	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil || silent)
 	switch {
-	case unwanted != nil && changed:
+	case silent && mountErr != nil:
+		return fmt.Errorf("%w; and the staging path may be bare: %w", errors.Join(err, unwanted), mountErr)
+	case unwanted != nil && changed && !silent:
 		return fmt.Errorf("%w: %w", healer.ErrNotWanted, unwanted)
 	case unwanted != nil:
 		return errors.Join(err, unwanted)
