@@ -82,3 +82,23 @@ func TestOperationsHaveTheirNames(t *testing.T) {
 		names[op.Name()] = true
 	}
 }
+
+// What answers by the time of the step is not replaced.
+func TestReplaceOfWhatAnswers(t *testing.T) {
+	needsRoot(t)
+	var mounts []facts.Mount
+	for range 2 {
+		dir := realDir(t)
+		must(t, unix.Mount("live", dir, "tmpfs", 0, ""))
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		mounts = append(mounts, mountAt(t, dir))
+	}
+	staged, target := mounts[0], mounts[1]
+	_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: staged, Target: target.Path}, Position: Beneath, Dead: target})
+	if !errors.Is(err, worker.ErrRefused) && !errors.Is(err, errNoBeneath) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if now := mountAt(t, target.Path); now.ID != target.ID {
+		t.Errorf("%+v is %+v now", target, now)
+	}
+}
