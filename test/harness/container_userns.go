@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,10 +22,13 @@ const userRoot = 100000
 // own (hostUsers: false), which owns the container's mount namespace. It is made
 // by hand: runc can do that from 1.2 on, and the tests' may be older. Mounts are
 // private binds; a read-only one is locked, so that no process in there can make it
-// writable.
+// writable. It starts in a hundredth of a second of its own: the kernel cuts the start of a
+// process down to that, and the server names a container that may have started meanwhile.
 func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	n.T.Helper()
 	t := n.T
+	awaitHundredth(t)
+	defer awaitHundredth(t)
 	spec = spec.complete(n)
 	c := spec.container(n)
 	bundle := filepath.Join(n.Dir, "bundle-"+c.id)
@@ -64,6 +68,17 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 		return len(c.MountsAt("/")) == 1 && len(c.MountsAt("/old")) == 0
 	})
 	return c
+}
+
+// awaitHundredth returns in a later hundredth of a second since the boot.
+func awaitHundredth(t testing.TB) {
+	hundredth := func() int64 {
+		var now unix.Timespec
+		Must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &now))
+		return now.Nano() / int64(time.Second/100)
+	}
+	begun := hundredth()
+	Eventually(t, "a later hundredth of a second", func() bool { return hundredth() > begun })
 }
 
 // bindReadOnly binds the read-only mounts into a container's root as the host sees

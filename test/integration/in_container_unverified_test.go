@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -109,13 +108,10 @@ func TestInContainerUserNamespaceStartedMeanwhile(t *testing.T) {
 		}
 	}
 	before := start("before")
-	const tick = 20 * time.Millisecond // the kernel tells starts in hundredths of a second
-	time.Sleep(tick)
 	n.Expect("healthy", v.Request())
 	v.Unpublish()
 	c := start("meanwhile")
 	n.Expect("abnormal", v.Request(), "Done: rebind", "ContainerUnverified", c.ID()[:12], "may not have been mounted")
-	time.Sleep(tick)
 	later := start("later")
 	for range 2 {
 		named(true, c)
