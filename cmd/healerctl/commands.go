@@ -125,8 +125,11 @@ func show(c *cobra.Command, output string, report *adminpb.VolumeReport, err err
 	if err := printed(printReport(c.OutOrStdout(), output, report)); err != nil {
 		return err
 	}
-	if report.GetVerdict() == "abnormal" {
+	switch report.GetVerdict() {
+	case "abnormal":
 		return outcome(exitAbnormal)
+	case "not judged":
+		return outcome(exitNotJudged)
 	}
 	return nil
 }

@@ -31,6 +31,9 @@ const (
 	exitUsage    = 2
 	exitNotFound = 3
 	exitNoAnswer = 4
+	// exitNotJudged is of a volume with which nothing is known to be wrong, and of which not
+	// all could be judged.
+	exitNotJudged = 5
 )
 
 // exitCodes is in every help text, and in docs/healerctl.md.
@@ -39,7 +42,8 @@ const exitCodes = `Exit codes:
   1  the volume is abnormal
   2  wrong usage, an unknown REASON, or a request that the server does not take
   3  no such volume on this node, or no such claim
-  4  no answer: no server, refused, busy, interrupted, or it could not tell`
+  4  no answer: no server, refused, busy, interrupted, or it could not tell
+  5  nothing is known to be wrong, and a path could not be judged`
 
 // maxErrorBytes bounds the text of an error.
 const maxErrorBytes = 2048

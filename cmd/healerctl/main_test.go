@@ -80,6 +80,8 @@ func (f *fakeAdmin) CheckVolume(ctx context.Context, r *adminpb.CheckVolumeReque
 	switch {
 	case r.GetVolumeId() == "busy":
 		return nil, status.Error(codes.Aborted, "busy\x1b[2J")
+	case r.GetVolumeId() == "unjudged":
+		return &adminpb.VolumeReport{Verdict: "not judged", Message: "not judged: target /p is empty."}, nil
 	case r.GetVolumeId() != "vol-1":
 		return nil, status.Error(codes.NotFound, "no such volume on this node")
 	case r.GetDriver() == "bad":
@@ -200,6 +202,7 @@ func TestRun(t *testing.T) {
 	}{
 		{"check vol-1", exitAbnormal, steps, ""},
 		{"heal --dry-run vol-1", exitAbnormal, steps, ""},
+		{"check unjudged", exitNotJudged, "not judged: target /p is empty.\n", ""},
 		{"check nope", exitNotFound, "", "healerctl: no such volume on this node\n"},
 		{"check busy", exitNoAnswer, "", "healerctl: busy\\x1b[2J\n"},
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},

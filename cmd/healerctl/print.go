@@ -49,11 +49,15 @@ func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {
 	}
 	row(table, columns...)
 	for _, v := range volumes {
-		var published, staged int
+		var mounted, published, staged int
 		for _, p := range v.GetPaths() {
-			if p.GetStaging() {
+			switch {
+			case p.GetStaging():
 				staged++
-			} else {
+			case p.GetMounted():
+				mounted++
+				published++
+			default:
 				published++
 			}
 		}
@@ -61,7 +65,7 @@ func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {
 		if v.GetOmitted() > 0 {
 			more = "+"
 		}
-		cells := []string{v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published) + more, strconv.Itoa(staged) + more, health(v)}
+		cells := []string{v.GetDriver(), v.GetVolumeId(), fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, health(v)}
 		if wide {
 			cells = append(cells, when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), paths(v))
 		}

@@ -19,7 +19,7 @@ func at(second int) *timestamppb.Timestamp {
 func TestListPrints(t *testing.T) {
 	call := (&fakeAdmin{volumes: []*adminpb.Volume{
 		{
-			Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}, Omitted: 3,
+			Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p", Mounted: true}, {Path: "/q"}, {Path: "/s", Staging: true}}, Omitted: 3,
 			Verdict: "abnormal", Reasons: []string{"NotMounted", "IOError"}, Checked: at(5), Due: at(35), AbnormalSince: at(1), Tries: 2, Left: "DryRun: nothing is changed", Error: "no answer",
 		},
 		{Driver: "b.example.com", VolumeId: "vol-2", Paths: []*adminpb.VolumePath{{Path: "/r"}}, Verdict: "healthy", Checked: at(6), Due: at(36)},
@@ -28,15 +28,15 @@ func TestListPrints(t *testing.T) {
 	for output, want := range map[string]string{
 		asTable: `
 DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH
-a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)
-b.example.com   vol-2       1           0        healthy
-b.example.com   vol-3       0           0        not checked yet
+a.example.com   vol-1       1/2+        1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)
+b.example.com   vol-2       0/1         0        healthy
+b.example.com   vol-3       0/0         0        not checked yet
 `,
 		asWide: `
 DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH                                                                                           CHECKED                DUE                    TRIES   PATHS
-a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)   2026-01-02T03:04:05Z   2026-01-02T03:04:35Z   2       /p /q /s
-b.example.com   vol-2       1           0        healthy                                                                                          2026-01-02T03:04:06Z   2026-01-02T03:04:36Z   0       /r
-b.example.com   vol-3       0           0        not checked yet                                                                                  -                      -                      0       -
+a.example.com   vol-1       1/2+        1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)   2026-01-02T03:04:05Z   2026-01-02T03:04:35Z   2       /p /q /s
+b.example.com   vol-2       0/1         0        healthy                                                                                          2026-01-02T03:04:06Z   2026-01-02T03:04:36Z   0       /r
+b.example.com   vol-3       0/0         0        not checked yet                                                                                  -                      -                      0       -
 `,
 		asYAML: `
 - abnormal_since: "2026-01-02T03:04:01Z"
@@ -47,11 +47,14 @@ b.example.com   vol-3       0           0        not checked yet                
   left: 'DryRun: nothing is changed'
   omitted: 3
   paths:
-  - path: /p
+  - mounted: true
+    path: /p
     staging: false
-  - path: /q
+  - mounted: false
+    path: /q
     staging: false
-  - path: /s
+  - mounted: false
+    path: /s
     staging: true
   reasons:
   - NotMounted
@@ -67,7 +70,8 @@ b.example.com   vol-3       0           0        not checked yet                
   left: ""
   omitted: 0
   paths:
-  - path: /r
+  - mounted: false
+    path: /r
     staging: false
   reasons: []
   tries: 0
@@ -94,8 +98,8 @@ b.example.com   vol-3       0           0        not checked yet                
 func TestHostileListPrints(t *testing.T) {
 	prints(t, (&fakeAdmin{}).serve(t), 0, "list", `
 DRIVER          VOLUME-ID                        PUBLISHED   STAGED   HEALTH
-a.example.com   vol-1                            2           1        not checked yet
-b.example.com   evil\x1b]0;x\a\u009b2J\u202e\n   0+          0+       not checked yet
+a.example.com   vol-1                            0/2         1        not checked yet
+b.example.com   evil\x1b]0;x\a\u009b2J\u202e\n   0/0+        0+       not checked yet
 `)
 }
 

@@ -45,7 +45,7 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 				continue
 			}
 			kind := n.kubelet.Layout(ask.Path).Kind
-			found = append(found, facts.VolumePath{VolData: *info.VolData, Path: ask.Path, Staging: kind == layout.Staging || kind == layout.BlockStaging})
+			found = append(found, facts.VolumePath{VolData: *info.VolData, Path: ask.Path, Staging: kind == layout.Staging || kind == layout.BlockStaging, Mounted: ask.Mounted})
 		}
 	}
 	return found, unlisted(unread)

@@ -38,11 +38,11 @@ func TestVolumes(t *testing.T) {
 	laidOut(t, n, pod("1", "pv-torn"), "d", "torn", true)
 	done(t, os.WriteFile(filepath.Dir(pod("1", "pv-torn"))+"/vol_data.json", []byte(`{"driver`), 0o600))
 	want := []facts.VolumePath{
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: staging, Staging: true},
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("1", "pv")},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: staging, Staging: true, Mounted: true},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("1", "pv"), Mounted: true},
 		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("2", "pv")},
-		{VolData: facts.VolData{DriverName: "other", VolumeHandle: "o"}, Path: pod("1", "pv-other")},
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw"}, Path: publish + "pv-raw/1"},
+		{VolData: facts.VolData{DriverName: "other", VolumeHandle: "o"}, Path: pod("1", "pv-other"), Mounted: true},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw"}, Path: publish + "pv-raw/1", Mounted: true},
 		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw-lost"}, Path: publish + "pv-lost/1"},
 	}
 	laidOut(t, n, pod("1", "pv-directory"), "d", "directory", false)

@@ -12,6 +12,8 @@ type VolumePath struct {
 	Path string
 	// Staging is true for a path at which the volume is staged, and not published.
 	Staging bool
+	// Mounted is true where something is mounted at the path.
+	Mounted bool
 }
 
 // UnlistedError says that there may be volumes besides those that were found: files or

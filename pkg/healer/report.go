@@ -18,6 +18,8 @@ const (
 	Healthy  Verdict = "healthy"
 	Healed   Verdict = "healed"
 	Abnormal Verdict = "abnormal"
+	// NotJudged: nothing is known to be wrong, and not all of the volume could be judged.
+	NotJudged Verdict = "not judged"
 )
 
 // Report is the answer to one request: the diagnosis before, the steps with

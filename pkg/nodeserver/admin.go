@@ -67,7 +67,7 @@ func volumesOf(paths []facts.VolumePath) (volumes []*adminpb.Volume) {
 			byKey[k], volumes = v, append(volumes, v)
 		}
 		if len(v.Paths) < maxListed {
-			v.Paths = append(v.Paths, &adminpb.VolumePath{Path: valid(p.Path), Staging: p.Staging})
+			v.Paths = append(v.Paths, &adminpb.VolumePath{Path: valid(p.Path), Staging: p.Staging, Mounted: p.Mounted})
 		} else {
 			v.Omitted++
 		}

@@ -204,7 +204,9 @@ type VolumePath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Whether the volume is staged there, and not published.
-	Staging       bool `protobuf:"varint,2,opt,name=staging,proto3" json:"staging,omitempty"`
+	Staging bool `protobuf:"varint,2,opt,name=staging,proto3" json:"staging,omitempty"`
+	// Whether anything is mounted there.
+	Mounted       bool `protobuf:"varint,3,opt,name=mounted,proto3" json:"mounted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,6 +251,13 @@ func (x *VolumePath) GetPath() string {
 func (x *VolumePath) GetStaging() bool {
 	if x != nil {
 		return x.Staging
+	}
+	return false
+}
+
+func (x *VolumePath) GetMounted() bool {
+	if x != nil {
+		return x.Mounted
 	}
 	return false
 }
@@ -374,7 +383,7 @@ type VolumeReport struct {
 	VolumeId string                 `protobuf:"bytes,2,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
 	// The path that was checked.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// healthy, healed or abnormal.
+	// healthy, healed, abnormal or "not judged".
 	Verdict string `protobuf:"bytes,4,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	// One line: what was found, done and refused.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
@@ -846,11 +855,12 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x05tries\x18\n" +
 	" \x01(\x05R\x05tries\x12\x12\n" +
 	"\x04left\x18\v \x01(\tR\x04left\x12\x14\n" +
-	"\x05error\x18\f \x01(\tR\x05error\":\n" +
+	"\x05error\x18\f \x01(\tR\x05error\"T\n" +
 	"\n" +
 	"VolumePath\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
-	"\astaging\x18\x02 \x01(\bR\astaging\"I\n" +
+	"\astaging\x18\x02 \x01(\bR\astaging\x12\x18\n" +
+	"\amounted\x18\x03 \x01(\bR\amounted\"I\n" +
 	"\x12CheckVolumeRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\"a\n" +
