@@ -180,7 +180,7 @@ bench: deps kubernetes ## measure the ratios of docs/performance.md (root); BENC
 	BENCH='$(BENCH)' bin/bench -test.timeout 40m
 
 # Tests build with the tag `faults`: what differs with it is checked too.
-FAULTS := $(addsuffix /...,./cmd/node-healer ./internal/ops)
+FAULTS := $(addsuffix /...,./internal/setup ./internal/ops)
 
 .PHONY: vet
 vet: ## go vet

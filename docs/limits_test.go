@@ -57,7 +57,7 @@ var limits = []struct{ what, limit string }{
 			"a yes counts for {internal/gateway.allowedTTL}, a no for {internal/gateway.deniedTTL}",
 	},
 	{what: "gateway: metrics", limit: "{internal/gateway.maxScrapers} connections, {internal/gateway.scrapeTimeout} and {internal/gateway.maxMetricsBytes} for an answer"},
-	{what: "workers", limit: "{cmd/node-healer.maxWorkers} at once, besides those that cannot be killed; a killed one has {cmd/node-healer.killWait} to end"},
+	{what: "workers", limit: "{internal/setup.maxWorkers} at once, besides those that cannot be killed; a killed one has {internal/setup.killWait} to end"},
 	{
 		what: "the loop: checks",
 		limit: "{internal/loop.maxChecks} at once, " +
@@ -95,7 +95,7 @@ var limits = []struct{ what, limit string }{
 		limit: "a record of {internal/state.recordLimit}, kept for {internal/state.recordLifetime}; an audit log of {internal/state.auditLimit}, " +
 			"and the one before",
 	},
-	{what: "a stage of the shutdown", limit: "{cmd/node-healer.stopTimeout}"},
+	{what: "a stage of the shutdown", limit: "{internal/setup.stopTimeout}"},
 }
 
 // TestLimits compares the table of limits with the constants in the code.

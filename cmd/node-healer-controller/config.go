@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/client-go/tools/leaderelection"
 
-	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 

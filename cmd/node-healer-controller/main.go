@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/controller"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )

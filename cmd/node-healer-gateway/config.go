@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/gateway"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )

@@ -54,15 +54,11 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 		ns.fd = f
 	}
 	done := make(chan error, 1)
-	go func() {
-		// A thread that entered another namespace must not be used again: without an
-		// unlock the runtime ends it with this goroutine.
-		runtime.LockOSThread()
-		if ns.fd == nil {
-			defer runtime.UnlockOSThread()
-		}
-		done <- ns.enter(roots)
-	}()
+	start := func(do func()) { go do() }
+	if ns.fd != nil {
+		start = onThreadThatEnds
+	}
+	start(func() { done <- ns.enter(roots) })
 	select {
 	case err := <-done:
 		if err != nil {
@@ -74,6 +70,26 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 	}
 	ns.statmount, ns.uniqueIDs = ns.statmountTells()
 	return ns, nil
+}
+
+// onThreadThatEnds runs do on a thread that ends after it, as one must that entered another
+// mount namespace. The process's first thread cannot end: /proc/<pid> would show that
+// namespace as the process's from then on.
+func onThreadThatEnds(do func()) {
+	go func() {
+		runtime.LockOSThread() // without an unlock the runtime ends the thread with this goroutine
+		if unix.Gettid() != os.Getpid() {
+			do()
+			return
+		}
+		defer runtime.UnlockOSThread()
+		begun := make(chan struct{}) // until then this goroutine keeps the first thread
+		onThreadThatEnds(func() {
+			close(begun)
+			do()
+		})
+		<-begun
+	}()
 }
 
 func (n *Namespace) enter(roots []string) (err error) {

@@ -13,8 +13,9 @@ import (
 
 // Config says how a pool makes its workers.
 type Config struct {
-	// Binary is the worker program.
+	// Binary is the worker program, Args what follows its name.
 	Binary string
+	Args   []string
 	// Namespace is the mount namespace that workers live in; nil: the server's.
 	Namespace *os.File
 	// Env is the whole environment of a worker.

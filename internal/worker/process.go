@@ -52,7 +52,7 @@ func launch(cfg Config) (*process, error) {
 		files = append(files, cfg.Namespace.Fd())
 	}
 	pidfd := -1
-	pid, _, err := syscall.StartProcess(cfg.Binary, []string{cfg.Binary}, &syscall.ProcAttr{
+	pid, _, err := syscall.StartProcess(cfg.Binary, append([]string{cfg.Binary}, cfg.Args...), &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   cfg.Env,
 		Files: files,

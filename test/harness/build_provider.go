@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// driverLine begins the last line of the list.
-const driverLine = "\n\t\tdriver.New("
+// lastLine begins the last line of the list.
+const lastLine = "\n\t\tnetwork.New("
 
 // BuildWithProvider builds a server with one more provider than the source has, as its
-// vendor would: a package, and a line in the list, before the driver's. It returns the
+// vendor would: a package, and a line in the list. It returns the
 // binary's path.
 func BuildWithProvider(t testing.TB, pkg, line string) string {
 	t.Helper()
@@ -23,13 +23,13 @@ func BuildWithProvider(t testing.TB, pkg, line string) string {
 	source, err := os.ReadFile(list)
 	Must(t, err)
 	imports, rest, hasImports := strings.Cut(string(source), "import (\n")
-	before, after, hasList := strings.Cut(rest, driverLine)
+	before, after, hasList := strings.Cut(rest, lastLine)
 	if !hasImports || !hasList || !strings.Contains(before, "all := []healer.Provider{") {
 		t.Fatalf("%s does not begin with the list", list)
 	}
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "all.go")
-	text := fmt.Sprintf("%simport (\n\t%q\n%s\n\t\t%s%s%s", imports, pkg, before, line, driverLine, after)
+	text := fmt.Sprintf("%simport (\n\t%q\n%s\n\t\t%s%s%s", imports, pkg, before, line, lastLine, after)
 	Must(t, os.WriteFile(copied, []byte(text), 0o600))
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {list: copied}})
 	Must(t, err)

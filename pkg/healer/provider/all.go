@@ -33,13 +33,16 @@ type Config struct {
 	// Driver says where drivers are found.
 	Driver driver.Config
 	Tools  healer.Tools
+	// More makes those of other modules, which are asked right before driver.
+	More []func(healer.Tools) healer.Provider
 	// Disabled are the names of those that are not asked (--disable-provider).
 	Disabled []string
 }
 
 // New makes the providers of a server in the order in which they are asked: each sees the
 // conditions that those before it found. A new one is a package below this one and a line
-// here, before driver: what it does not see there, the driver is not told to heal.
+// here, or one of Config.More. driver is last: what it does not see, the driver is not told
+// to heal.
 func New(c Config) ([]healer.Provider, error) {
 	c.Driver.Host = c.Node
 	all := []healer.Provider{
@@ -47,10 +50,16 @@ func New(c Config) ([]healer.Provider, error) {
 		fuse.New(c.Node, c.FUSEAbort),
 		containers.New(c.Node, c.Scope),
 		network.New(c.Tools),
-		driver.New(c.Driver, c.Tools),
 	}
+	for _, more := range c.More {
+		all = append(all, more(c.Tools))
+	}
+	all = append(all, driver.New(c.Driver, c.Tools))
 	var names []string
 	for _, p := range all {
+		if slices.Contains(names, p.Name()) {
+			return nil, fmt.Errorf("two providers are named %q", p.Name())
+		}
 		names = append(names, p.Name())
 	}
 	for _, name := range c.Disabled {

@@ -59,7 +59,7 @@ func Help[C any](t *testing.T, parse Parse[C], flags *flag.FlagSet) {
 }
 
 // Docs checks that the command's section of docs/flags.md has a line for each flag as
-// the code has it, and no other. `go test -p 1 ./cmd/... -args -write` writes it.
+// the code has it, and no other. `go test -p 1 ./cmd/... ./pkg/app -args -write` writes it.
 func Docs(t *testing.T, flags *flag.FlagSet) {
 	t.Helper()
 	const page = "../../docs/flags.md"
@@ -67,7 +67,7 @@ func Docs(t *testing.T, flags *flag.FlagSet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := fmt.Sprintf("<!-- %s: made by `go test -p 1 ./cmd/... -args -write` -->\n", flags.Name())
+	begin := fmt.Sprintf("<!-- %s: made by `go test -p 1 ./cmd/... ./pkg/app -args -write` -->\n", flags.Name())
 	before, rest, found := strings.Cut(string(text), begin)
 	const end = "<!-- end -->\n"
 	section, after, ended := strings.Cut(rest, end)
@@ -79,7 +79,7 @@ func Docs(t *testing.T, flags *flag.FlagSet) {
 		return
 	}
 	if !*write {
-		t.Fatalf("%s is not as the flags of %s are: go test -p 1 ./cmd/... -args -write\ngot\n%s\nwant\n%s", page, flags.Name(), section, want)
+		t.Fatalf("%s is not as the flags of %s are: go test -p 1 ./cmd/... ./pkg/app -args -write\ngot\n%s\nwant\n%s", page, flags.Name(), section, want)
 	}
 	if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)

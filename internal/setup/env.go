@@ -1,6 +1,6 @@
 //go:build !faults
 
-package main
+package setup
 
 // workerEnv returns a worker's whole environment. It has nothing of the server's own,
 // and one thread at a time is all that a worker needs.

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"errors"
@@ -28,19 +28,19 @@ func (c *config) check() error {
 		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
 		oneOf("--loop", c.loop, cluster.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
-		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
-		oneOf("--probe-write", engine.WriteProbe(c.probeWrite), engine.WriteOnSuspicion, engine.WriteNever),
-		rule("--lookup-interval", c.lookupInterval == 0 || time.Minute <= c.lookupInterval && c.lookupInterval <= 24*time.Hour, "%s is neither 0 nor between 1m and 24h", c.lookupInterval),
-		directories("--kubelet-root", c.kubeletRoot),
-		directories("--path-root", c.pathRoots...),
-		directories("--state-dir", c.stateDir),
-		rule("--host-mount-namespace", c.hostNamespace == "" || filepath.IsAbs(c.hostNamespace), "%q is not an absolute path", c.hostNamespace),
-		between("--probe-timeout", c.probeTimeout, 100*time.Millisecond, time.Minute),
-		between("--slow-answer", c.slowAnswer, time.Millisecond, c.probeTimeout),
-		between("--heal-timeout", c.healTimeout, 2*c.probeTimeout, time.Hour),
-		between("--driver-timeout", c.driverTimeout, time.Second, time.Hour),
+		oneOf("--heal-containers", c.HealContainers, containers.FUSE, containers.All, containers.Off),
+		oneOf("--probe-write", c.ProbeWrite, engine.WriteOnSuspicion, engine.WriteNever),
+		rule("--lookup-interval", c.LookupInterval == 0 || time.Minute <= c.LookupInterval && c.LookupInterval <= 24*time.Hour, "%s is neither 0 nor between 1m and 24h", c.LookupInterval),
+		directories("--kubelet-root", c.KubeletRoot),
+		directories("--path-root", c.PathRoots...),
+		directories("--state-dir", c.StateDir),
+		rule("--host-mount-namespace", c.HostNamespace == "" || filepath.IsAbs(c.HostNamespace), "%q is not an absolute path", c.HostNamespace),
+		between("--probe-timeout", c.ProbeTimeout, 100*time.Millisecond, time.Minute),
+		between("--slow-answer", c.SlowAnswer, time.Millisecond, c.ProbeTimeout),
+		between("--heal-timeout", c.HealTimeout, 2*c.ProbeTimeout, time.Hour),
+		between("--driver-timeout", c.DriverTimeout, time.Second, time.Hour),
 		between("--driver-grace", c.cluster.driverGrace, 0, time.Hour),
-		rule("--standalone", !c.standalone || c.cluster.kubeconfig == "", "says that there is no orchestrator, --kubeconfig names one"),
+		rule("--standalone", !c.Standalone || c.cluster.kubeconfig == "", "says that there is no orchestrator, --kubeconfig names one"),
 		rule("--node-id", c.nodeID != "" || c.cluster.kubeconfig == "", "is required with --kubeconfig"),
 		objectName("--pod-namespace", c.cluster.podNamespace),
 		objectName("--config-map", c.cluster.configMap),
@@ -48,14 +48,14 @@ func (c *config) check() error {
 }
 
 func (c *config) checkNames() error {
-	errs := []error{named("--name", nodeserver.ValidDriverName(c.name))}
-	for _, driver := range c.noLookup {
+	errs := []error{named("--name", nodeserver.ValidDriverName(c.Name))}
+	for _, driver := range c.NoLookup {
 		errs = append(errs, named("--no-lookup-driver", nodeserver.ValidDriverName(driver)))
 	}
-	for _, driver := range c.drivers {
+	for _, driver := range c.Drivers {
 		errs = append(errs,
 			named("--driver-name", nodeserver.ValidDriverName(driver)),
-			rule("--name", driver != c.name, "%s is a driver's own (docs/gateway.md says what a second one of that name breaks)", driver))
+			rule("--name", driver != c.Name, "%s is a driver's own (docs/gateway.md says what a second one of that name breaks)", driver))
 	}
 	return errors.Join(errs...)
 }
@@ -69,7 +69,7 @@ func (c *config) checkGateway() error {
 	case filepath.Dir(c.gatewaySocket) == filepath.Dir(c.endpoint):
 		return rule("--gateway-socket", false, "%q is in the directory of --endpoint, which is root's alone", c.gatewaySocket)
 	default:
-		return rule("--gateway-uid", !slices.Contains(c.allowedUIDs, uint32(uid)), "%d is among --allowed-uids, and the gateway may call for others only", uid)
+		return rule("--gateway-uid", !slices.Contains(c.AllowedUIDs, uint32(uid)), "%d is among --allowed-uids, and the gateway may call for others only", uid)
 	}
 }
 
@@ -79,16 +79,16 @@ func (c *config) checkSockets() error {
 			"%q is in the directory of --endpoint, which is root's alone", c.metricsSocket),
 		rule("--pprof", !c.pprof || c.metricsSocket != "", "has no meaning without --metrics-socket"),
 	}
-	for driver, socket := range c.csiSockets {
+	for driver, socket := range c.CSISockets {
 		errs = append(errs,
 			named("--csi-socket", nodeserver.ValidDriverName(driver)),
-			rule("--csi-socket", filepath.Clean(socket) == socket && strings.HasPrefix(socket, c.kubeletRoot+"/"), "%q is not a clean path beneath %s", socket, c.kubeletRoot))
+			rule("--csi-socket", filepath.Clean(socket) == socket && strings.HasPrefix(socket, c.KubeletRoot+"/"), "%q is not a clean path beneath %s", socket, c.KubeletRoot))
 	}
 	return errors.Join(errs...)
 }
 
 func (c *config) checkRestage() error {
-	errs := []error{rule("--restage-driver", len(c.restageDrivers) == 0 || c.standalone, "is for --standalone; elsewhere the setting restage-drivers says it")}
+	errs := []error{rule("--restage-driver", len(c.restageDrivers) == 0 || c.Standalone, "is for --standalone; elsewhere the setting restage-drivers says it")}
 	for name, order := range c.restageDrivers {
 		_, err := healer.ParseRestageOrder(order)
 		errs = append(errs, named("--restage-driver", nodeserver.ValidDriverName(name)), named("--restage-driver", err))

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -33,8 +33,8 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 		action = func() loop.Action { return loop.Action(c.Loop(cfg.loop)) }
 	}
 	loop, err := loop.New(loop.Config{
-		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
-		Action: action, DryRun: cfg.dryRun,
+		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.Drivers, Interval: cfg.checkInterval,
+		Action: action, DryRun: cfg.DryRun,
 		Recovered: m.Recovered,
 	})
 	if err != nil {

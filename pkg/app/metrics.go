@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // newMetrics returns what counts; without --metrics-socket nothing reads it. It comes
 // before the first client of the API, as client-go reads what is set here without a lock.
-func newMetrics(pool *worker.Pool) (*metrics.Metrics, error) {
+func newMetrics(version string, pool *worker.Pool) (*metrics.Metrics, error) {
 	m, err := metrics.New(metrics.Config{Version: version, Reasons: healer.Reasons(), Workers: pool.Stats})
 	if err != nil {
 		return nil, err
@@ -29,9 +29,9 @@ func serveMetrics(cfg config, m *metrics.Metrics, server *nodeserver.Server) (st
 		return func(context.Context) error { return nil }, nil
 	}
 	listen := nodeserver.Listen
-	if cfg.gatewayUID != 0 {
+	if cfg.GatewayUID != 0 {
 		listen = func(endpoint string) (net.Listener, error) {
-			return nodeserver.ListenForGroup(endpoint, int(cfg.gatewayUID))
+			return nodeserver.ListenForGroup(endpoint, int(cfg.GatewayUID))
 		}
 	}
 	l, err := listen(cfg.metricsSocket)

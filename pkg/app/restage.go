@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // newStager returns what says which drivers stage volumes anew, and with what.
 func newStager(cfg config, c *cluster.Cluster) driver.Stager {
 	switch {
-	case cfg.standalone: // everything comes from the call
+	case cfg.Standalone: // everything comes from the call
 	case c != nil:
 		return c
 	default:

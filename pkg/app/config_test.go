@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"io"
@@ -7,22 +7,25 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/cluster"
+	"github.com/csi-addons/node-healer/internal/setup"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, "", config{
-		endpoint:    "unix:///run/csi-addons/csi-addons.sock",
-		name:        "node-healer.csi-addons.io",
-		kubeletRoot: "/var/lib/kubelet",
-		stateDir:    "/var/lib/node-healer",
-		mode:        modeHeal,
-		loop:        cluster.LoopOff, checkInterval: time.Minute,
-		probeTimeout: 5 * time.Second,
-		slowAnswer:   time.Second,
-		probeWrite:   "on-suspicion", healContainers: "fuse",
-		healTimeout: 2 * time.Minute, driverTimeout: 2 * time.Minute,
-		allowedUIDs: []uint32{0},
+		Config: setup.Config{
+			Name:         "node-healer.csi-addons.io",
+			KubeletRoot:  "/var/lib/kubelet",
+			StateDir:     "/var/lib/node-healer",
+			ProbeTimeout: 5 * time.Second,
+			SlowAnswer:   time.Second,
+			ProbeWrite:   "on-suspicion", HealContainers: "fuse",
+			HealTimeout: 2 * time.Minute, DriverTimeout: 2 * time.Minute,
+			AllowedUIDs: []uint32{0},
+		},
+		endpoint: "unix:///run/csi-addons/csi-addons.sock",
+		mode:     modeHeal,
+		loop:     cluster.LoopOff, checkInterval: time.Minute,
 		cluster: clusterConfig{
 			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
 			driverGrace: 5 * time.Minute,
@@ -36,11 +39,13 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --loop=observe --dry-run --check-interval=2m --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
 		--driver-timeout=3m --csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
-		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true, name: "m",
-		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
-		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: cluster.LoopObserve, dryRun: true, checkInterval: 2 * time.Minute,
-		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
-		driverTimeout: 3 * time.Minute, csiSockets: namedValues{"d": "/k/d.sock"}, allowedUIDs: []uint32{0, 1000}, verbosity: 4,
+		Config: setup.Config{
+			Name: "m", Drivers: []string{"d", "e"}, KubeletRoot: "/k", PathRoots: []string{"/a", "/b"}, StateDir: "/st", CheckOnly: true, DryRun: true,
+			HostNamespace: "/proc/1/ns/mnt", ProbeTimeout: time.Second, SlowAnswer: 300 * time.Millisecond, ProbeWrite: "never", HealContainers: "off",
+			HealTimeout: time.Minute, DriverTimeout: 3 * time.Minute, CSISockets: map[string]string{"d": "/k/d.sock"}, AllowedUIDs: []uint32{0, 1000}, GatewayUID: 7,
+		},
+		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true,
+		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, checkInterval: 2 * time.Minute, verbosity: 4,
 		cluster: clusterConfig{
 			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 		},

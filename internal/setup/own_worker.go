@@ -1,0 +1,34 @@
+package setup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
+)
+
+const (
+	workerName = "node-healer-worker"
+	// ownProgram is this process's program, also after its file was replaced.
+	ownProgram = "/proc/self/exe"
+)
+
+// MaybeWorker is the whole life of a process that was started as the worker of its own
+// program (Config.OwnWorker); it returns in every other process. Unlike node-healer, the
+// program that started it keeps neither its memory nor its files private for its children.
+func MaybeWorker() {
+	if len(os.Args) != 2 || os.Args[0] != ownProgram || os.Args[1] != workerName {
+		return
+	}
+	err := errors.Join(worker.KeepMemoryPrivate(), worker.CloseInherited())
+	if err == nil {
+		err = worker.Serve(ops.Ops()...)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, workerName+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}

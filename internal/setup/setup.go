@@ -1,0 +1,328 @@
+// Package setup makes the parts of a healer and closes them in the order of use, for the
+// program (package app) and for a driver's own process (package nodehealer).
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/cluster"
+	"github.com/csi-addons/node-healer/internal/engine"
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/state"
+	"github.com/csi-addons/node-healer/internal/wanted"
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+)
+
+// BriefTimeout bounds a stage of a shutdown whose end nothing depends on.
+const BriefTimeout = 5 * time.Second
+
+const (
+	// stopTimeout bounds each other stage of a shutdown. Together they stay below the
+	// manifest's grace period.
+	stopTimeout = 15 * time.Second
+	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
+	// call.
+	maxWorkers  = 256
+	idleWorkers = 2
+	// growAfter is how long a call waits for a worker before one more starts.
+	growAfter = 5 * time.Millisecond
+	// killWait is how long a killed worker may take to end.
+	killWait = 500 * time.Millisecond
+	// workerGC keeps a worker's heap at the little it needs: 1 MiB and not 4.
+	workerGC = "GOGC=25"
+	// stepShare is the part of the heal timeout that one half of a step may use.
+	stepShare = 4
+)
+
+// The defaults of the flags of the same names, and of a driver's own process.
+const (
+	DefaultKubeletRoot   = "/var/lib/kubelet"
+	DefaultProbeTimeout  = 5 * time.Second
+	DefaultHealTimeout   = 2 * time.Minute
+	DefaultDriverTimeout = 2 * time.Minute
+	DefaultDriverGrace   = 5 * time.Minute
+)
+
+// Config is what the parts are made of, checked; docs/flags.md says what most fields mean.
+type Config struct {
+	// Name is what Identity answers.
+	Name, Version string
+	// Drivers are those whose volumes are served; empty: all.
+	Drivers       []string
+	KubeletRoot   string
+	PathRoots     []string
+	StateDir      string
+	HostNamespace string
+	// CheckOnly stops every call before its first step, Off answers none.
+	CheckOnly, Off bool
+	DryRun         bool
+	Standalone     bool
+	ProbeTimeout   time.Duration
+	SlowAnswer     time.Duration
+	ProbeWrite     engine.WriteProbe
+	LookupInterval time.Duration
+	NoLookup       []string
+	HealContainers containers.Scope
+	HealTimeout    time.Duration
+	FUSEAbort      bool
+	// DisabledProviders are not asked.
+	DisabledProviders []string
+	DriverTimeout     time.Duration
+	// CSISockets are paths by the name of the driver.
+	CSISockets  map[string]string
+	AllowedUIDs []uint32
+	// GatewayUID is the gateway's user; 0: there is no gateway.
+	GatewayUID uint32
+
+	// Providers are asked beside those of this module.
+	Providers []func(healer.Tools) healer.Provider
+	// OwnWorker is true for a program that begins with MaybeWorker, and so is its own worker.
+	OwnWorker bool
+}
+
+// Parts are the open parts of a healer. Close ends them.
+type Parts struct {
+	cfg     Config
+	Node    *node.Node
+	Workers *worker.Pool
+
+	namespace *node.Namespace
+	records   *state.Records
+	audit     *state.Audit
+	engine    *engine.Engine
+	server    *nodeserver.Server
+	// closers are called from last to first.
+	closers []func(context.Context) error
+}
+
+// Open opens the state directory and the host's mount namespace, and makes what runs in
+// workers.
+func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
+	p := &Parts{cfg: cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close(ctx))
+		}
+	}()
+	dir, err := state.Open(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(func(context.Context) error { return dir.Close() })
+	p.records = dir.Records()
+	if err := p.records.Prune(time.Now()); err != nil {
+		klog.ErrorS(err, "Cannot remove old records")
+	}
+	if p.audit, err = dir.Audit(); err != nil {
+		return nil, err
+	}
+	p.onClose(func(context.Context) error { return p.audit.Close() })
+	if p.namespace, err = node.OpenNamespace(cfg.HostNamespace, append([]string{cfg.KubeletRoot}, cfg.PathRoots...)); err != nil {
+		return nil, engine.ExplainPermission("a start", cfg.HostNamespace, err, node.OwnPrivileges)
+	}
+	p.onClose(func(context.Context) error { return p.namespace.Close() })
+	if p.Workers, err = newPool(cfg, p.namespace); err != nil {
+		return nil, err
+	}
+	p.OnStop(stopTimeout, p.Workers.Close)
+	p.Node, err = node.New(node.Config{
+		Pool:         p.Workers,
+		Namespace:    p.namespace,
+		KubeletRoot:  cfg.KubeletRoot,
+		ProbeTimeout: cfg.ProbeTimeout,
+		StepTimeout:  cfg.HealTimeout / stepShare,
+		SlowAnswer:   cfg.SlowAnswer,
+		Sysfs:        "/sys",
+	})
+	return p, err
+}
+
+func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
+	binary, args := ownProgram, []string{workerName}
+	if !cfg.OwnWorker {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find the worker program: %w", err)
+		}
+		binary, args = filepath.Join(filepath.Dir(self), workerName), nil
+		if _, err := os.Stat(binary); err != nil {
+			return nil, fmt.Errorf("the worker program, cmd/node-healer-worker of the same version, has to be beside this one: %w", err)
+		}
+	}
+	return worker.NewPool(worker.Config{
+		Binary:    binary,
+		Args:      args,
+		Namespace: namespace.File(),
+		Env:       workerEnv(),
+		Max:       maxWorkers,
+		Idle:      idleWorkers,
+		Grow:      growAfter,
+		KillWait:  killWait,
+		Abandoned: func(op string, total int) {
+			klog.InfoS("A worker cannot be ended: it waits uninterruptibly in the kernel", "operation", op, "abandoned", total)
+		},
+	})
+}
+
+// NewProviders makes the providers that are asked; the driver's is asked with stager.
+func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
+	return provider.New(provider.Config{
+		Driver: driver.Config{
+			KubeletRoot: p.cfg.KubeletRoot, RealRoot: p.Node.Kubelet().Root, Sockets: p.cfg.CSISockets, StepTimeout: p.cfg.HealTimeout / stepShare,
+			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout), Stager: stager,
+		},
+		Tools: engine.NewTools(p.Node), Node: p.Node, Scope: p.cfg.HealContainers, FUSEAbort: p.cfg.FUSEAbort,
+		More: p.cfg.Providers, Disabled: p.cfg.DisabledProviders,
+	})
+}
+
+// NewEngine makes the engine, which Close ends.
+func (p *Parts) NewEngine(providers []healer.Provider, c *cluster.Cluster) (_ *engine.Engine, err error) {
+	var gate healer.Gate = wanted.Gate{Node: p.Node, Standalone: p.cfg.Standalone}
+	if c != nil {
+		gate = c
+	}
+	p.engine, err = engine.New(engine.Config{
+		Node:       p.Node,
+		Providers:  providers,
+		Gate:       gate,
+		Records:    p.records,
+		Audit:      p.audit,
+		Drivers:    p.cfg.Drivers,
+		CheckOnly:  p.cfg.CheckOnly,
+		DryRun:     p.cfg.DryRun,
+		Standalone: p.cfg.Standalone,
+		ProbeWrite: p.cfg.ProbeWrite,
+		SyncExt4:   !node.TellsShutdown(),
+		Timeout:    p.cfg.HealTimeout,
+
+		CollectTimeout: p.cfg.ProbeTimeout,
+		LookupInterval: p.cfg.LookupInterval,
+		NoLookup:       p.cfg.NoLookup,
+	})
+	return p.engine, err
+}
+
+// NewServer makes the server, which Close ends. It calls h, which is the engine or counts what
+// the engine does.
+func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(context.Context) healer.LoopState) (_ *nodeserver.Server, err error) {
+	var roots []string
+	for configured, resolved := range p.namespace.RealRoots() {
+		roots = append(roots, configured, resolved)
+	}
+	var onReport func(healer.Report, func(healer.Report) string)
+	if c != nil {
+		onReport = c.Note
+	}
+	p.server, err = nodeserver.New(nodeserver.Config{
+		Healer:      h,
+		Finder:      p.Node,
+		Volumes:     p.Node,
+		States:      states,
+		Audit:       p.audit,
+		Driver:      p.cfg.onlyDriver(),
+		Name:        p.cfg.Name,
+		Version:     p.cfg.Version,
+		Off:         p.cfg.Off,
+		Standalone:  p.cfg.Standalone,
+		Roots:       roots,
+		AllowedUIDs: p.cfg.AllowedUIDs,
+		GatewayUID:  p.cfg.GatewayUID,
+		OnReport:    onReport,
+	})
+	return p.server, err
+}
+
+// onlyDriver returns the one driver that is served; empty: there may be several.
+func (c *Config) onlyDriver() string {
+	if len(c.Drivers) == 1 {
+		return c.Drivers[0]
+	}
+	return ""
+}
+
+// Follow has the cluster followed until Close. It outlives ctx: the last heals still ask
+// the API.
+func (p *Parts) Follow(ctx context.Context, c *cluster.Cluster) {
+	if c == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Run(ctx)
+	}()
+	p.OnStop(BriefTimeout, func(ctx context.Context) error {
+		cancel()
+		select {
+		case <-ended:
+			return nil
+		case <-ctx.Done(): // client-go's informers may sleep between two attempts
+			return fmt.Errorf("leave the Kubernetes API: %w", ctx.Err())
+		}
+	})
+}
+
+// OnStop has Close call stop before it closes what was opened until now.
+func (p *Parts) OnStop(within time.Duration, stop func(context.Context) error) {
+	p.onClose(func(ctx context.Context) error {
+		logCut(bounded(ctx, within, stop))
+		return nil
+	})
+}
+
+func (p *Parts) onClose(c func(context.Context) error) { p.closers = append(p.closers, c) }
+
+// Close stops the server, the engine and what stop stops side by side: they take no new
+// calls, begin no new steps and no new checks. Then it closes what these use: the API,
+// workers, files. Each stage is bounded; ctx may have ended.
+func (p *Parts) Close(ctx context.Context, stop ...func(context.Context) error) error {
+	if p.engine != nil {
+		stop = append(stop, p.engine.Close)
+	}
+	if p.server != nil {
+		stop = append(stop, p.server.Stop)
+	}
+	stopped := make(chan error, len(stop))
+	for _, s := range stop {
+		go func() { stopped <- bounded(ctx, stopTimeout, s) }()
+	}
+	for range stop {
+		logCut(<-stopped)
+	}
+	var errs []error
+	for _, c := range slices.Backward(p.closers) {
+		errs = append(errs, c(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// bounded runs a stage of the shutdown under its deadline. ctx may have ended by then; only
+// its values are used.
+func bounded(ctx context.Context, d time.Duration, stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d)
+	defer cancel()
+	return stop(ctx)
+}
+
+// logCut logs what did not end in time. That is no failure of the server, which was
+// told to stop.
+func logCut(err error) {
+	if err != nil {
+		klog.ErrorS(err, "Stopped before everything had ended")
+	}
+}
