@@ -114,7 +114,7 @@ func healthOf(claim metav1.ObjectMeta) (said []claimHealth) {
 }
 
 func printClaims(w io.Writer, output string, claims []claimHealth) error {
-	if output != asTable && output != asWide {
+	if !isText(output) {
 		return printData(w, output, slices.Concat([]claimHealth{}, claims)) // [] and not null
 	}
 	var states []string

@@ -25,6 +25,9 @@ const (
 	asYAML  = "yaml"
 )
 
+// isText reports whether an output is for people, and not data.
+func isText(output string) bool { return output == asTable || output == asWide }
+
 // ofClaim is in the help of what takes a claim, too.
 const ofClaim = "With pvc/NAME a VolumeHealJob is created, and the controller has the volume of that claim checked or healed on all nodes where running pods use it. Ctrl-C does not end the job.\n\n"
 
@@ -69,7 +72,7 @@ func newCheck(dial dialer) *cobra.Command {
 	var output, driver string
 	var claims claimFlags
 	c := &cobra.Command{Use: "check VOLUME-ID|pvc/NAME", Short: "Check a volume, and change nothing", Long: "Check a volume, and change nothing.\n\n" + ofClaim + exitCodes, Args: cobra.ExactArgs(1)}
-	outputFlag(c, &output)
+	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -92,7 +95,7 @@ func newHeal(dial dialer) *cobra.Command {
 	var dryRun bool
 	var claims claimFlags
 	c := &cobra.Command{Use: "heal VOLUME-ID|pvc/NAME", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + ofClaim + exitCodes, Args: cobra.ExactArgs(1)}
-	outputFlag(c, &output)
+	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried; of a claim: only check")
 	claims.add(c)

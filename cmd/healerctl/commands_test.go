@@ -16,7 +16,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"explain", "reb"}, "rebind\n"},
 		{[]string{"explain", "NotMounted", ""}, ""},
 		{[]string{"list", "-o", ""}, "table\nwide\njson\nyaml\n"},
-		{[]string{"check", "-o", ""}, "table\njson\nyaml\n"},
+		{[]string{"check", "-o", ""}, "table\nwide\njson\nyaml\n"},
 		{[]string{"check", ""}, "bucket\tCheck a bucket of S3 with the credentials of a mounted Secret\n"},
 		{[]string{"heal", "vol-1", ""}, ""},
 		{[]string{"watch", ""}, ""},

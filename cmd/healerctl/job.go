@@ -167,7 +167,7 @@ func outcomeOf(job *v1alpha1.VolumeHealJob) error {
 }
 
 func printCreated(w io.Writer, output string, job *v1alpha1.VolumeHealJob) error {
-	if output != asTable {
+	if !isText(output) {
 		return printData(w, output, job)
 	}
 	_, err := fmt.Fprintf(w, "volumehealjob.%s/%s created\n", v1alpha1.GroupVersion.Group, printable.Line(job.Name, maxCellBytes))
@@ -175,7 +175,7 @@ func printCreated(w io.Writer, output string, job *v1alpha1.VolumeHealJob) error
 }
 
 func printJob(w io.Writer, output string, job *v1alpha1.VolumeHealJob) error {
-	if output != asTable {
+	if !isText(output) {
 		return printData(w, output, job)
 	}
 	end := ended(job)

@@ -81,17 +81,29 @@ func (f *fakeAdmin) CheckVolume(ctx context.Context, r *adminpb.CheckVolumeReque
 	case r.GetVolumeId() == "busy":
 		return nil, status.Error(codes.Aborted, "busy\x1b[2J")
 	case r.GetVolumeId() == "unjudged":
-		return &adminpb.VolumeReport{Verdict: "not judged", Message: "not judged: target /p is empty."}, nil
+		return &adminpb.VolumeReport{VolumeId: "unjudged", Verdict: "not judged", Notes: []string{"target /p is empty"}}, nil
 	case r.GetVolumeId() != "vol-1":
 		return nil, status.Error(codes.NotFound, "no such volume on this node")
 	case r.GetDriver() == "bad":
 		return nil, status.Error(codes.InvalidArgument, "driver: bad")
 	case f.healed.Load():
-		return &adminpb.VolumeReport{Verdict: "healthy", Message: "healthy: all is well."}, nil
+		return &adminpb.VolumeReport{
+			VolumeId: r.GetVolumeId(), Driver: "a.example.com", Verdict: "healthy", Message: "healthy: all is well.", Notes: []string{"the target (ext4, rw) answered in 1ms"},
+		}, nil
 	}
-	return &adminpb.VolumeReport{Verdict: "abnormal", Message: "abnormal: NotMounted at /p.", Steps: []*adminpb.Step{
-		{Step: "rebind", Cost: "rebind", MountPoint: "/p"}, {Step: "restage", Cost: "restage", MountPoint: "/s", Refused: "not enabled"},
-	}}, nil
+	return &adminpb.VolumeReport{
+		VolumeId: r.GetVolumeId(), Driver: "a.example.com", Pv: "pvc-1", Claim: "shop/data", Pods: []string{"shop/web-0"},
+		Verdict: "abnormal", Message: "abnormal: NotMounted at /p.",
+		Conditions: []*adminpb.Condition{
+			{Reason: "NotMounted", Status: "Inaccessible", Acute: true, MountPoint: "/p", Place: "the target", Message: "nothing is mounted\x1b[2J there"},
+			{Reason: "ProviderFailed", Status: "Unknown", Place: "provider fuse", Message: "no answer"},
+		},
+		Steps: []*adminpb.Step{
+			{Step: "rebind", Cost: "rebind", MountPoint: "/p", Place: "the target"},
+			{Step: "restage", Cost: "restage", MountPoint: "/s", Place: "the staging mount point", Refused: "not enabled"},
+		},
+		Advice: []string{"copy the files", "delete the pod"}, Notes: []string{"Held by 2 mounts"}, LoopError: "the driver says no", Omitted: 3,
+	}, nil
 }
 
 func (f *fakeAdmin) HealVolume(ctx context.Context, r *adminpb.HealVolumeRequest) (*adminpb.VolumeReport, error) {
@@ -100,10 +112,15 @@ func (f *fakeAdmin) HealVolume(ctx context.Context, r *adminpb.HealVolumeRequest
 	}
 	f.wait(ctx)
 	f.healed.Store(true)
-	return &adminpb.VolumeReport{Verdict: "healed", Message: "healed: rebind at /p.", Outcomes: []*adminpb.Outcome{
-		{Step: "rebind", MountPoint: "/p", Error: "move_mount: EPERM\x1b[2J", Tier: "terminal", ErrorType: "permission"},
-		{Step: "replace", MountPoint: "/p"},
-	}}, nil
+	return &adminpb.VolumeReport{
+		VolumeId: r.GetVolumeId(), Driver: "a.example.com", Verdict: "healed", Message: "healed: rebind at /p.",
+		Before: []*adminpb.Condition{{Reason: "NotMounted", Status: "Inaccessible", Place: "the target"}},
+		Outcomes: []*adminpb.Outcome{
+			{Step: "rebind", MountPoint: "/p", Place: "the target", Error: "move_mount: EPERM\x1b[2J", Tier: "terminal", ErrorType: "permission"},
+			{Step: "replace", MountPoint: "/p", Place: "the target", Note: "read-only"},
+		},
+		Notes: []string{"the target (ext4, ro) answered in 1ms"},
+	}, nil
 }
 
 // wait returns when the call has taken its time, or its caller has left.
@@ -188,21 +205,37 @@ func TestChangesAreSaidOnce(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	call := (&fakeAdmin{}).serve(t)
-	const steps = "abnormal: NotMounted at /p.\n" +
-		"STEP      COST      MOUNT-POINT   REFUSED\n" +
-		"rebind    rebind    /p            -\n" +
-		"restage   restage   /s            not enabled\n"
-	const healed = "healed: rebind at /p.\n" +
-		"FAILED   MOUNT-POINT   TIER       ERROR-TYPE   ERROR\n" +
-		"rebind   /p            terminal   permission   move_mount: EPERM\\x1b[2J\n"
+	const sick = "abnormal: vol-1\n" +
+		"  driver       a.example.com\n" +
+		"  pv           pvc-1\n" +
+		"  claim        shop/data\n" +
+		"  pods         shop/web-0\n" +
+		"  found        the target: NotMounted (nothing is mounted\\x1b[2J there)\n" +
+		"               provider fuse: ProviderFailed (no answer)\n" +
+		"  would try    rebind of the target\n" +
+		"  refused      restage of the staging mount point (not enabled)\n" +
+		"  to do        1. copy the files\n" +
+		"               2. delete the pod\n" +
+		"  note         Held by 2 mounts\n" +
+		"  loop         its last error: the driver says no\n" +
+		"  not listed   3 more lines\n"
+	wide := strings.NewReplacer("the target:", "the target /p:", " there)", " there), Inaccessible", "(no answer)", "(no answer), Unknown",
+		"of the target", "of the target /p", "staging mount point", "staging mount point /s").Replace(sick)
+	const healed = "healed: vol-1\n" +
+		"  driver   a.example.com\n" +
+		"  found    the target: NotMounted\n" +
+		"  tried    rebind of the target failed (move_mount: EPERM\\x1b[2J), terminal, permission\n" +
+		"           replace of the target (read-only)\n" +
+		"  note     the target (ext4, ro) answered in 1ms\n"
 	for _, c := range []struct { // in this order: the heal repairs the volume
 		args           string
 		code           int
 		stdout, stderr string
 	}{
-		{"check vol-1", exitAbnormal, steps, ""},
-		{"heal --dry-run vol-1", exitAbnormal, steps, ""},
-		{"check unjudged", exitNotJudged, "not judged: target /p is empty.\n", ""},
+		{"check vol-1", exitAbnormal, sick, ""},
+		{"check vol-1 -o wide", exitAbnormal, wide, ""},
+		{"heal --dry-run vol-1", exitAbnormal, sick, ""},
+		{"check unjudged", exitNotJudged, "not judged: unjudged\n  note     target /p is empty\n", ""},
 		{"check nope", exitNotFound, "", "healerctl: no such volume on this node\n"},
 		{"check busy", exitNoAnswer, "", "healerctl: busy\\x1b[2J\n"},
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
@@ -210,7 +243,7 @@ func TestRun(t *testing.T) {
 		{"chek vol-1", exitUsage, "", "healerctl: unknown command \"chek\" for \"healerctl\" Did you mean this? check\n"},
 		{"list -o xml", exitUsage, "", "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
 		{"heal vol-1", 0, healed, ""},
-		{"check vol-1", 0, "healthy: all is well.\n", ""},
+		{"check vol-1", 0, "healthy: vol-1\n  driver   a.example.com\n  note     the target (ext4, rw) answered in 1ms\n", ""},
 	} {
 		code, stdout, stderr := call(strings.Fields(c.args)...)
 		if code != c.code || stdout != c.stdout || stderr != c.stderr {

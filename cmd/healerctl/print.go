@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -23,7 +24,7 @@ import (
 const maxCellBytes = 1024
 
 func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
-	if output != asTable && output != asWide {
+	if !isText(output) {
 		all := make([]json.RawMessage, 0, len(volumes))
 		for _, v := range volumes {
 			one, err := encode(v)
@@ -91,57 +92,113 @@ func paths(v *adminpb.Volume) string {
 }
 
 func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
-	if output != asTable {
+	if !isText(output) {
 		one, err := encode(r)
 		if err != nil {
 			return err
 		}
 		return printData(w, output, one)
 	}
-	if _, err := fmt.Fprintln(w, painted(w, r.GetVerdict(), printable.Line(r.GetMessage(), maxCellBytes))); err != nil {
+	head := printable.Line(r.GetVerdict()+": "+r.GetVolumeId(), maxCellBytes)
+	if _, err := fmt.Fprintln(w, painted(w, r.GetVerdict(), head)); err != nil {
 		return err
 	}
-	if err := printFailed(w, r.GetOutcomes()); err != nil {
-		return err
-	}
-	if len(r.GetSteps()) > 0 {
-		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-		row(table, "STEP", "COST", "MOUNT-POINT", "REFUSED")
-		for _, s := range r.GetSteps() {
-			row(table, s.GetStep(), s.GetCost(), s.GetMountPoint(), s.GetRefused())
-		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
-	}
-	if r.GetLoopError() != "" {
-		if _, err := fmt.Fprintln(w, "The last error of the node's own loop:", printable.Line(r.GetLoopError(), maxCellBytes)); err != nil {
-			return err
-		}
-	}
-	if r.GetOmitted() > 0 {
-		_, err := fmt.Fprintf(w, "%d more conditions and steps are not listed\n", r.GetOmitted())
-		return err
-	}
-	return nil
+	return printLabelled(w, reportLines(r, output == asWide))
 }
 
-// printFailed lists the steps that failed, with the class of their errors; the message
-// has all that was done.
-func printFailed(w io.Writer, outcomes []*adminpb.Outcome) error {
+// labelled are lines of text with one label in front of the first.
+type labelled struct {
+	label string
+	lines []string
+}
+
+// printLabelled leaves out labels without a line.
+func printLabelled(w io.Writer, all []labelled) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	head := []string{"FAILED", "MOUNT-POINT", "TIER", "ERROR-TYPE", "ERROR"}
-	for _, o := range outcomes {
-		if o.GetError() == "" {
-			continue
+	for _, l := range all {
+		for i, line := range slices.DeleteFunc(l.lines, func(line string) bool { return line == "" }) {
+			if i > 0 {
+				l.label = ""
+			}
+			_, _ = fmt.Fprintf(table, "  %s\t%s\n", l.label, printable.Line(line, maxCellBytes))
 		}
-		if head != nil {
-			row(table, head...)
-			head = nil
-		}
-		row(table, o.GetStep(), o.GetMountPoint(), o.GetTier(), o.GetErrorType(), o.GetError())
 	}
-	return table.Flush()
+	return table.Flush() // returns what went wrong before, too
+}
+
+// reportLines says which volume it is, what is wrong with it, what was done and what a person
+// does, in the words of NodeHealer's message.
+func reportLines(r *adminpb.VolumeReport, wide bool) []labelled {
+	at := func(place, path string) string {
+		if wide && !strings.Contains(place, path) {
+			return place + " " + path
+		}
+		return place
+	}
+	conditions := func(all []*adminpb.Condition) (lines []string) {
+		for _, c := range all {
+			line := at(c.GetPlace(), c.GetMountPoint()) + ": " + c.GetReason() + inBrackets(c.GetMessage())
+			if wide {
+				line += ", " + c.GetStatus()
+			}
+			lines = append(lines, line)
+		}
+		return lines
+	}
+	found, now := conditions(r.GetBefore()), conditions(r.GetConditions())
+	switch {
+	case len(found) == 0:
+		found, now = now, nil
+	case slices.Equal(found, now):
+		now = []string{"the same"}
+	}
+	var tried, wouldTry, refused, todo, loop, omitted []string
+	for _, o := range r.GetOutcomes() {
+		line := o.GetStep() + " of " + at(o.GetPlace(), o.GetMountPoint())
+		if o.GetError() != "" {
+			line += " failed" + inBrackets(o.GetError()) + ", " + o.GetTier() + ", " + o.GetErrorType()
+		}
+		tried = append(tried, line+inBrackets(o.GetNote()))
+	}
+	for _, s := range r.GetSteps() {
+		line := s.GetStep() + " of " + at(s.GetPlace(), s.GetMountPoint())
+		if s.GetRefused() == "" {
+			wouldTry = append(wouldTry, line)
+		} else {
+			refused = append(refused, line+inBrackets(s.GetRefused()))
+		}
+	}
+	for i, advice := range r.GetAdvice() {
+		todo = append(todo, fmt.Sprintf("%d. %s", i+1, advice))
+	}
+	if r.GetLoopError() != "" {
+		loop = []string{"its last error: " + r.GetLoopError()}
+	}
+	if r.GetOmitted() > 0 {
+		omitted = []string{fmt.Sprintf("%d more lines", r.GetOmitted())}
+	}
+	return []labelled{
+		{"driver", []string{r.GetDriver()}},
+		{"pv", []string{r.GetPv()}},
+		{"claim", []string{r.GetClaim()}},
+		{"pods", r.GetPods()},
+		{"found", found},
+		{"tried", tried},
+		{"now", now},
+		{"would try", wouldTry},
+		{"refused", refused},
+		{"to do", todo},
+		{"note", r.GetNotes()},
+		{"loop", loop},
+		{"not listed", omitted},
+	}
+}
+
+func inBrackets(text string) string {
+	if text == "" {
+		return ""
+	}
+	return " (" + text + ")"
 }
 
 // row writes one line. What comes from the node may hold anything that a terminal obeys.

@@ -41,6 +41,7 @@ b.example.com   vol-3       0/0         0        not checked yet                
 		asYAML: `
 - abnormal_since: "2026-01-02T03:04:01Z"
   checked: "2026-01-02T03:04:05Z"
+  claim: ""
   driver: a.example.com
   due: "2026-01-02T03:04:35Z"
   error: no answer
@@ -56,6 +57,8 @@ b.example.com   vol-3       0/0         0        not checked yet                
   - mounted: false
     path: /s
     staging: true
+  pods: []
+  pv: ""
   reasons:
   - NotMounted
   - IOError
@@ -64,6 +67,7 @@ b.example.com   vol-3       0/0         0        not checked yet                
   volume_id: vol-1
 - abnormal_since: null
   checked: "2026-01-02T03:04:06Z"
+  claim: ""
   driver: b.example.com
   due: "2026-01-02T03:04:36Z"
   error: ""
@@ -73,18 +77,23 @@ b.example.com   vol-3       0/0         0        not checked yet                
   - mounted: false
     path: /r
     staging: false
+  pods: []
+  pv: ""
   reasons: []
   tries: 0
   verdict: healthy
   volume_id: vol-2
 - abnormal_since: null
   checked: null
+  claim: ""
   driver: b.example.com
   due: null
   error: ""
   left: ""
   omitted: 0
   paths: []
+  pods: []
+  pv: ""
   reasons: []
   tries: 0
   verdict: ""
@@ -107,35 +116,69 @@ func TestReportPrints(t *testing.T) {
 	call := (&fakeAdmin{}).serve(t)
 	prints(t, call, exitAbnormal, "check vol-1 -o json", `
 {
-  "driver": "",
-  "volume_id": "",
+  "driver": "a.example.com",
+  "volume_id": "vol-1",
   "path": "",
   "verdict": "abnormal",
   "message": "abnormal: NotMounted at /p.",
-  "conditions": [],
+  "conditions": [
+    {
+      "reason": "NotMounted",
+      "status": "Inaccessible",
+      "message": "nothing is mounted\u001b[2J there",
+      "advice": "",
+      "acute": true,
+      "mount_point": "/p",
+      "place": "the target"
+    },
+    {
+      "reason": "ProviderFailed",
+      "status": "Unknown",
+      "message": "no answer",
+      "advice": "",
+      "acute": false,
+      "mount_point": "",
+      "place": "provider fuse"
+    }
+  ],
   "outcomes": [],
   "steps": [
     {
       "step": "rebind",
       "mount_point": "/p",
       "cost": "rebind",
-      "refused": ""
+      "refused": "",
+      "place": "the target"
     },
     {
       "step": "restage",
       "mount_point": "/s",
       "cost": "restage",
-      "refused": "not enabled"
+      "refused": "not enabled",
+      "place": "the staging mount point"
     }
   ],
-  "omitted": 0,
-  "loop_error": ""
+  "omitted": 3,
+  "loop_error": "the driver says no",
+  "pv": "pvc-1",
+  "claim": "shop/data",
+  "pods": [
+    "shop/web-0"
+  ],
+  "before": [],
+  "advice": [
+    "copy the files",
+    "delete the pod"
+  ],
+  "notes": [
+    "Held by 2 mounts"
+  ]
 }
 `)
 	prints(t, call, 0, "heal vol-1 -o json", `
 {
-  "driver": "",
-  "volume_id": "",
+  "driver": "a.example.com",
+  "volume_id": "vol-1",
   "path": "",
   "verdict": "healed",
   "message": "healed: rebind at /p.",
@@ -146,42 +189,82 @@ func TestReportPrints(t *testing.T) {
       "mount_point": "/p",
       "error": "move_mount: EPERM\u001b[2J",
       "tier": "terminal",
-      "error_type": "permission"
+      "error_type": "permission",
+      "place": "the target",
+      "note": ""
     },
     {
       "step": "replace",
       "mount_point": "/p",
       "error": "",
       "tier": "",
-      "error_type": ""
+      "error_type": "",
+      "place": "the target",
+      "note": "read-only"
     }
   ],
   "steps": [],
   "omitted": 0,
-  "loop_error": ""
+  "loop_error": "",
+  "pv": "",
+  "claim": "",
+  "pods": [],
+  "before": [
+    {
+      "reason": "NotMounted",
+      "status": "Inaccessible",
+      "message": "",
+      "advice": "",
+      "acute": false,
+      "mount_point": "",
+      "place": "the target"
+    }
+  ],
+  "advice": [],
+  "notes": [
+    "the target (ext4, ro) answered in 1ms"
+  ]
 }
 `)
 	prints(t, call, 0, "heal vol-1 -o yaml", `
+advice: []
+before:
+- acute: false
+  advice: ""
+  message: ""
+  mount_point: ""
+  place: the target
+  reason: NotMounted
+  status: Inaccessible
+claim: ""
 conditions: []
-driver: ""
+driver: a.example.com
 loop_error: ""
 message: 'healed: rebind at /p.'
+notes:
+- the target (ext4, ro) answered in 1ms
 omitted: 0
 outcomes:
 - error: "move_mount: EPERM\e[2J"
   error_type: permission
   mount_point: /p
+  note: ""
+  place: the target
   step: rebind
   tier: terminal
 - error: ""
   error_type: ""
   mount_point: /p
+  note: read-only
+  place: the target
   step: replace
   tier: ""
 path: ""
+pods: []
+pv: ""
 steps: []
 verdict: healed
-volume_id: ""
+volume_id: vol-1
 `)
 }
 

@@ -72,10 +72,10 @@ func TestSickIsRed(t *testing.T) {
 	if code, seen, _ := inTerminal(t.Context(), t, false, "list", endpoint); code != 0 || seen != list {
 		t.Errorf("exit code %d\n%q\n%q", code, seen, list)
 	}
-	if code, seen, _ := inTerminal(t.Context(), t, false, "check", "vol-1", endpoint); code != exitAbnormal || !strings.HasPrefix(seen, "\x1b[31mabnormal: NotMounted at /p.\x1b[0m\nSTEP ") {
+	if code, seen, _ := inTerminal(t.Context(), t, false, "check", "vol-1", endpoint); code != exitAbnormal || !strings.HasPrefix(seen, "\x1b[31mabnormal: vol-1\x1b[0m\n  driver ") {
 		t.Errorf("exit code %d\n%q", code, seen)
 	}
-	if code, seen, _ := inTerminal(t.Context(), t, false, "heal", "vol-1", endpoint); code != 0 || !strings.HasPrefix(seen, "\x1b[32mhealed: rebind at /p.\x1b[0m\nFAILED ") {
+	if code, seen, _ := inTerminal(t.Context(), t, false, "heal", "vol-1", endpoint); code != 0 || !strings.HasPrefix(seen, "\x1b[32mhealed: vol-1\x1b[0m\n  driver ") {
 		t.Errorf("exit code %d\n%q", code, seen)
 	}
 }

@@ -11,8 +11,12 @@ import (
 // adminTextBytes bounds each text in a report.
 const adminTextBytes = 1024
 
-// maxListed bounds each list in an answer, which stays below maxResponseBytes with it.
-const maxListed = 32
+const (
+	// maxListed bounds the list of a volume's paths, maxReported each list in a report, which
+	// stays below maxResponseBytes with it.
+	maxListed   = 32
+	maxReported = 24
+)
 
 var costs = map[healer.Cost]string{
 	healer.Delegate: "delegate", healer.Rebind: "rebind", healer.Replace: "replace",
@@ -22,43 +26,83 @@ var costs = map[healer.Cost]string{
 // adminReport puts a report into a message, with the steps that a heal would try.
 func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	_, text := message(r)
+	w := wording{r: &r, mountPoints: mountPointsOf(&r)}
 	out := &adminpb.VolumeReport{
 		Driver: valid(r.Driver), VolumeId: valid(r.Volume.ID), Path: valid(r.Volume.Path),
-		Verdict: string(r.Verdict()), Message: text,
-	}
-	for _, c := range r.After.Conditions {
-		out.Conditions = append(out.Conditions, &adminpb.Condition{
-			Reason: string(c.Reason), Status: string(c.Status), Acute: c.Acute,
-			Message: adminText(c.Message), Advice: adminText(c.Advice), MountPoint: adminText(c.MountPoint),
-		})
+		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(r.After),
 	}
 	for _, o := range r.Steps {
-		done := &adminpb.Outcome{Step: o.Step, MountPoint: adminText(o.MountPoint)}
+		done := &adminpb.Outcome{Step: o.Step, MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
 		if o.Err != nil {
 			class := healer.Classify(o.Step, "", o.Err)
 			done.Error, done.Tier, done.ErrorType = adminText(o.Err.Error()), string(class.Tier), string(class.Type)
 		}
 		out.Outcomes = append(out.Outcomes, done)
 	}
-	if checked {
-		out.Steps = wouldRun(r.After)
+	if len(r.Steps) > 0 {
+		out.Before = w.conditions(r.Before)
+		for _, c := range out.Before {
+			c.Advice, c.MountPoint = "", ""
+		}
 	}
-	out.Conditions = first(out.Conditions, &out.Omitted)
-	out.Outcomes = first(out.Outcomes, &out.Omitted)
-	out.Steps = first(out.Steps, &out.Omitted)
+	if checked {
+		out.Steps = w.wouldRun(r.After)
+	} else {
+		for _, s := range r.Refused {
+			out.Steps = append(out.Steps, &adminpb.Step{Step: s.Step, MountPoint: adminText(s.MountPoint), Place: w.place(s.MountPoint), Refused: adminText(s.Why)})
+		}
+	}
+	more := []section{w.restart(), w.held()}
+	if r.Verdict() != healer.Abnormal {
+		more = []section{sentence(w.working(r.After, w.mention)), w.restart()}
+	} else {
+		for _, item := range w.advice().items {
+			out.Advice = append(out.Advice, adminText(item))
+		}
+	}
+	for _, s := range more {
+		if len(s.items) > 0 {
+			out.Notes = append(out.Notes, adminText(s.text(len(s.items), adminTextBytes)))
+		}
+	}
+	out.Conditions = first(out.Conditions, maxReported, &out.Omitted)
+	out.Outcomes = first(out.Outcomes, maxReported, &out.Omitted)
+	out.Steps = first(out.Steps, maxReported, &out.Omitted)
+	out.Before = first(out.Before, maxReported, &out.Omitted)
+	out.Advice = first(out.Advice, maxReported, &out.Omitted)
 	return out
 }
 
+// conditions lists what is wrong in the order in which a message does, and last the providers
+// that failed: of a volume that one of them could not examine nobody knows that it works.
+func (w wording) conditions(d healer.Diagnosis) (all []*adminpb.Condition) {
+	for _, g := range groups(d) {
+		for _, c := range g.conditions {
+			all = append(all, &adminpb.Condition{
+				Reason: string(c.Reason), Status: string(c.Status), Acute: c.Acute, Message: adminText(c.Message),
+				Advice: adminText(c.Advice), MountPoint: adminText(c.MountPoint), Place: w.place(c.MountPoint),
+			})
+		}
+	}
+	for _, f := range d.Failures {
+		all = append(all, &adminpb.Condition{
+			Reason: string(healer.ProviderFailed), Status: string(healer.Unknown),
+			Message: adminText(errorText(f.Err)), Place: "provider " + adminText(f.Provider),
+		})
+	}
+	return all
+}
+
 // first returns what may be listed of all, and adds the number of the rest to omitted.
-func first[T any](all []T, omitted *int32) []T {
-	listed := all[:min(len(all), maxListed)]
+func first[T any](all []T, most int, omitted *int32) []T {
+	listed := all[:min(len(all), most)]
 	*omitted += int32(len(all) - len(listed)) //nolint:gosec // there are not that many
 	return listed
 }
 
 // wouldRun returns the steps that heal a condition there is: those that may run, the
 // least invasive first, then those that something known refuses.
-func wouldRun(d healer.Diagnosis) (steps []*adminpb.Step) {
+func (w wording) wouldRun(d healer.Diagnosis) (steps []*adminpb.Step) {
 	may := d.Offers()
 	slices.SortStableFunc(may, func(a, b healer.Step) int { return int(a.Cost) - int(b.Cost) })
 	for _, s := range d.Steps {
@@ -68,9 +112,15 @@ func wouldRun(d healer.Diagnosis) (steps []*adminpb.Step) {
 		}
 	}
 	for _, s := range may {
-		steps = append(steps, &adminpb.Step{Step: s.Name, MountPoint: adminText(s.MountPoint.String()), Cost: costs[s.Cost], Refused: adminText(s.Refused)})
+		steps = append(steps, &adminpb.Step{
+			Step: s.Name, MountPoint: adminText(s.MountPoint.String()), Place: w.place(s.MountPoint.Path),
+			Cost: costs[s.Cost], Refused: adminText(s.Refused),
+		})
 	}
 	return steps
 }
+
+// place is what a person calls a mount point. Its full path is beside it.
+func (w wording) place(path string) string { return printable.Line(w.mention(path), maxShownPathBytes) }
 
 func adminText(s string) string { return printable.Line(s, adminTextBytes) }

@@ -30,7 +30,7 @@ func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) {
 		for _, e := range s.Health {
 			v.Reasons = append(v.Reasons, adminText(string(e.Reason)))
 		}
-		v.Reasons = first(v.Reasons, new(int32))
+		v.Reasons = first(v.Reasons, maxListed, new(int32))
 	}
 }
 

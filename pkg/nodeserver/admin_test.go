@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -260,6 +261,61 @@ func TestAdminReportClassifiesFailures(t *testing.T) {
 	}}, false).GetOutcomes()
 	if len(got) != 2 || got[0].GetTier() != "terminal" || got[0].GetErrorType() != "permission" || got[1].GetTier()+got[1].GetErrorType() != "" {
 		t.Errorf("%v", got)
+	}
+}
+
+// What a person reads is all in the answer: what was wrong, what was done and refused, what is
+// left, what to do.
+func TestAdminReportOfAHeal(t *testing.T) {
+	at := healer.MountPoint{Path: "/p", Role: healer.RoleTarget}
+	gone := healer.Condition{Reason: healer.NotMounted, Status: healer.Inaccessible, MountPoint: at.Path, Advice: "look"}
+	r := healer.Report{
+		Before:  healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{at}}, Conditions: []healer.Condition{gone}},
+		Steps:   []healer.Outcome{{Step: "rebind", MountPoint: at.Path, Note: "read-only"}},
+		Refused: []healer.Refusal{{Step: "restage", MountPoint: at.Path, Why: "not enabled"}},
+		After: healer.Diagnosis{
+			Case: healer.Case{MountPoints: []healer.MountPoint{at}}, Conditions: []healer.Condition{gone},
+			Failures: []healer.ProviderFailure{{Provider: "fuse", Err: errors.New("no\nanswer")}},
+		},
+		Held: healer.Held{Mounts: 2},
+	}
+	got := adminReport(r, false)
+	want := &adminpb.VolumeReport{
+		Verdict: "abnormal", Message: got.GetMessage(),
+		Before: []*adminpb.Condition{{Reason: "NotMounted", Status: "Inaccessible", Place: "the target"}},
+		Conditions: []*adminpb.Condition{
+			{Reason: "NotMounted", Status: "Inaccessible", Place: "the target", MountPoint: "/p", Advice: "look"},
+			{Reason: "ProviderFailed", Status: "Unknown", Place: "provider fuse", Message: `no\nanswer`},
+		},
+		Outcomes: []*adminpb.Outcome{{Step: "rebind", MountPoint: "/p", Place: "the target", Note: "read-only"}},
+		Steps:    []*adminpb.Step{{Step: "restage", MountPoint: "/p", Place: "the target", Refused: "not enabled"}},
+		Advice:   []string{"look"}, Notes: []string{"Held by 2 mounts"},
+	}
+	if !proto.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	r.After = healer.Diagnosis{Case: r.After.Case}
+	if got := adminReport(r, false); got.GetVerdict() != "healed" || len(got.GetAdvice()) != 0 || len(got.GetNotes()) != 1 || !strings.HasPrefix(got.GetNotes()[0], "the target") {
+		t.Errorf("healed: %v", got)
+	}
+}
+
+// The longest texts of all kinds fit into an answer.
+func TestAdminReportIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	var r healer.Report
+	for i := range 100 {
+		path := fmt.Sprint("/", i, long)
+		r.Before.Conditions = append(r.Before.Conditions, healer.Condition{Reason: healer.IOError, MountPoint: path, Message: long, Advice: long})
+		r.Steps = append(r.Steps, healer.Outcome{Step: "replace", MountPoint: path, Err: errors.New(long)})
+		r.Refused = append(r.Refused, healer.Refusal{Step: "restage", MountPoint: path, Why: long})
+		r.Held.By = append(r.Held.By, long)
+		r.Before.Conditions[i].Advice = fmt.Sprint(i, long)
+	}
+	r.After = r.Before
+	got := adminReport(r, false)
+	if size := proto.Size(got); size > maxResponseBytes || got.GetOmitted() != 5*(100-maxReported) {
+		t.Errorf("%d bytes, %d omitted", size, got.GetOmitted())
 	}
 }
 

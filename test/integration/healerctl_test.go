@@ -56,7 +56,7 @@ func TestHealerctl(t *testing.T) {
 	v.Unpublish()
 	lost := n.Table()
 	for _, args := range [][]string{{"check", "by hand"}, {"heal", "--dry-run", "by hand"}} {
-		if out := call(1, args...); !strings.Contains(out, "NotMounted") || !strings.Contains(out, "\nrebind") {
+		if out := call(1, args...); !strings.Contains(out, "found ") || !strings.Contains(out, ": NotMounted") || !strings.Contains(out, "would try   rebind of the target\n") {
 			t.Errorf("healerctl %s: %s", args, out)
 		}
 		n.SameTable(lost)

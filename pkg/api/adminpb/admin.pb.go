@@ -81,7 +81,12 @@ type Volume struct {
 	Tries int32  `protobuf:"varint,10,opt,name=tries,proto3" json:"tries,omitempty"`
 	Left  string `protobuf:"bytes,11,opt,name=left,proto3" json:"left,omitempty"`
 	// What its last check or heal failed at; empty since one did not.
-	Error         string `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`
+	// The PersistentVolume, its claim as NAMESPACE/NAME, and the pods of this node that have
+	// it: as NAMESPACE/NAME, by their UID where the API has not said. Empty where unknown.
+	Pv            string   `protobuf:"bytes,13,opt,name=pv,proto3" json:"pv,omitempty"`
+	Claim         string   `protobuf:"bytes,14,opt,name=claim,proto3" json:"claim,omitempty"`
+	Pods          []string `protobuf:"bytes,15,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,6 +203,27 @@ func (x *Volume) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *Volume) GetPv() string {
+	if x != nil {
+		return x.Pv
+	}
+	return ""
+}
+
+func (x *Volume) GetClaim() string {
+	if x != nil {
+		return x.Claim
+	}
+	return ""
+}
+
+func (x *Volume) GetPods() []string {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
 }
 
 type VolumePath struct {
@@ -391,12 +417,23 @@ type VolumeReport struct {
 	Conditions []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// What was done.
 	Outcomes []*Outcome `protobuf:"bytes,7,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
-	// Of a check: what a heal would try now, unless the gate refuses it.
+	// Of a check: what a heal would try now, unless the gate refuses it. Of a heal: what
+	// would have helped, and was refused.
 	Steps []*Step `protobuf:"bytes,8,rep,name=steps,proto3" json:"steps,omitempty"`
-	// How many conditions, outcomes and steps are not listed above.
+	// How many conditions, outcomes and steps are not listed.
 	Omitted int32 `protobuf:"varint,9,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	// Of a check: Volume.error.
-	LoopError     string `protobuf:"bytes,10,opt,name=loop_error,json=loopError,proto3" json:"loop_error,omitempty"`
+	LoopError string `protobuf:"bytes,10,opt,name=loop_error,json=loopError,proto3" json:"loop_error,omitempty"`
+	// As in Volume.
+	Pv    string   `protobuf:"bytes,11,opt,name=pv,proto3" json:"pv,omitempty"`
+	Claim string   `protobuf:"bytes,12,opt,name=claim,proto3" json:"claim,omitempty"`
+	Pods  []string `protobuf:"bytes,13,rep,name=pods,proto3" json:"pods,omitempty"`
+	// What was wrong before anything was done; empty where nothing was done.
+	Before []*Condition `protobuf:"bytes,14,rep,name=before,proto3" json:"before,omitempty"`
+	// What a person does about it, in this order.
+	Advice []string `protobuf:"bytes,15,rep,name=advice,proto3" json:"advice,omitempty"`
+	// What else there is to know: what answered, who else has the volume mounted.
+	Notes         []string `protobuf:"bytes,16,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -501,6 +538,48 @@ func (x *VolumeReport) GetLoopError() string {
 	return ""
 }
 
+func (x *VolumeReport) GetPv() string {
+	if x != nil {
+		return x.Pv
+	}
+	return ""
+}
+
+func (x *VolumeReport) GetClaim() string {
+	if x != nil {
+		return x.Claim
+	}
+	return ""
+}
+
+func (x *VolumeReport) GetPods() []string {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *VolumeReport) GetBefore() []*Condition {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *VolumeReport) GetAdvice() []string {
+	if x != nil {
+		return x.Advice
+	}
+	return nil
+}
+
+func (x *VolumeReport) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 type Condition struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Reason  string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -508,8 +587,10 @@ type Condition struct {
 	Message string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Advice  string                 `protobuf:"bytes,4,opt,name=advice,proto3" json:"advice,omitempty"`
 	// Whether a step may act on it.
-	Acute         bool   `protobuf:"varint,5,opt,name=acute,proto3" json:"acute,omitempty"`
-	MountPoint    string `protobuf:"bytes,6,opt,name=mount_point,json=mountPoint,proto3" json:"mount_point,omitempty"`
+	Acute      bool   `protobuf:"varint,5,opt,name=acute,proto3" json:"acute,omitempty"`
+	MountPoint string `protobuf:"bytes,6,opt,name=mount_point,json=mountPoint,proto3" json:"mount_point,omitempty"`
+	// What a person calls the mount point: the target, the target of pod POD, ...
+	Place         string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -586,6 +667,13 @@ func (x *Condition) GetMountPoint() string {
 	return ""
 }
 
+func (x *Condition) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
 type Outcome struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Step       string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
@@ -594,8 +682,11 @@ type Outcome struct {
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// The class of that error (docs/errors.md): transient, retriable or terminal; and
 	// permission, execution, validation, timeout or unknown.
-	Tier          string `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
-	ErrorType     string `protobuf:"bytes,5,opt,name=error_type,json=errorType,proto3" json:"error_type,omitempty"`
+	Tier      string `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
+	ErrorType string `protobuf:"bytes,5,opt,name=error_type,json=errorType,proto3" json:"error_type,omitempty"`
+	// As in Condition; and what the step left different from before, empty for nothing.
+	Place         string `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"`
+	Note          string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,6 +756,20 @@ func (x *Outcome) GetErrorType() string {
 	return ""
 }
 
+func (x *Outcome) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *Outcome) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 type Step struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Step       string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
@@ -672,7 +777,9 @@ type Step struct {
 	// delegate, rebind, replace, reconnect or restage; the first is tried first.
 	Cost string `protobuf:"bytes,3,opt,name=cost,proto3" json:"cost,omitempty"`
 	// Why it must not run now; empty if it may.
-	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	// As in Condition.
+	Place         string `protobuf:"bytes,5,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -731,6 +838,13 @@ func (x *Step) GetCost() string {
 func (x *Step) GetRefused() string {
 	if x != nil {
 		return x.Refused
+	}
+	return ""
+}
+
+func (x *Step) GetPlace() string {
+	if x != nil {
+		return x.Place
 	}
 	return ""
 }
@@ -841,7 +955,7 @@ var File_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto protorefl
 const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
 	"=github.com/csi-addons/node-healer/pkg/api/adminpb/admin.proto\x12\x19nodehealer.admin.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x14\n" +
-	"\x12ListVolumesRequest\"\xaf\x03\n" +
+	"\x12ListVolumesRequest\"\xe9\x03\n" +
 	"\x06Volume\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x1b\n" +
 	"\tvolume_id\x18\x02 \x01(\tR\bvolumeId\x12;\n" +
@@ -855,7 +969,10 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x05tries\x18\n" +
 	" \x01(\x05R\x05tries\x12\x12\n" +
 	"\x04left\x18\v \x01(\tR\x04left\x12\x14\n" +
-	"\x05error\x18\f \x01(\tR\x05error\"T\n" +
+	"\x05error\x18\f \x01(\tR\x05error\x12\x0e\n" +
+	"\x02pv\x18\r \x01(\tR\x02pv\x12\x14\n" +
+	"\x05claim\x18\x0e \x01(\tR\x05claim\x12\x12\n" +
+	"\x04pods\x18\x0f \x03(\tR\x04pods\"T\n" +
 	"\n" +
 	"VolumePath\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
@@ -867,7 +984,7 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x11HealVolumeRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x81\x03\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xa7\x04\n" +
 	"\fVolumeReport\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x1b\n" +
 	"\tvolume_id\x18\x02 \x01(\tR\bvolumeId\x12\x12\n" +
@@ -882,7 +999,13 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\aomitted\x18\t \x01(\x05R\aomitted\x12\x1d\n" +
 	"\n" +
 	"loop_error\x18\n" +
-	" \x01(\tR\tloopError\"\xa4\x01\n" +
+	" \x01(\tR\tloopError\x12\x0e\n" +
+	"\x02pv\x18\v \x01(\tR\x02pv\x12\x14\n" +
+	"\x05claim\x18\f \x01(\tR\x05claim\x12\x12\n" +
+	"\x04pods\x18\r \x03(\tR\x04pods\x12<\n" +
+	"\x06before\x18\x0e \x03(\v2$.nodehealer.admin.v1alpha1.ConditionR\x06before\x12\x16\n" +
+	"\x06advice\x18\x0f \x03(\tR\x06advice\x12\x14\n" +
+	"\x05notes\x18\x10 \x03(\tR\x05notes\"\xba\x01\n" +
 	"\tCondition\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x18\n" +
@@ -890,7 +1013,8 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x06advice\x18\x04 \x01(\tR\x06advice\x12\x14\n" +
 	"\x05acute\x18\x05 \x01(\bR\x05acute\x12\x1f\n" +
 	"\vmount_point\x18\x06 \x01(\tR\n" +
-	"mountPoint\"\x87\x01\n" +
+	"mountPoint\x12\x14\n" +
+	"\x05place\x18\a \x01(\tR\x05place\"\xb1\x01\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1f\n" +
 	"\vmount_point\x18\x02 \x01(\tR\n" +
@@ -898,13 +1022,16 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x12\n" +
 	"\x04tier\x18\x04 \x01(\tR\x04tier\x12\x1d\n" +
 	"\n" +
-	"error_type\x18\x05 \x01(\tR\terrorType\"i\n" +
+	"error_type\x18\x05 \x01(\tR\terrorType\x12\x14\n" +
+	"\x05place\x18\x06 \x01(\tR\x05place\x12\x12\n" +
+	"\x04note\x18\a \x01(\tR\x04note\"\x7f\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1f\n" +
 	"\vmount_point\x18\x02 \x01(\tR\n" +
 	"mountPoint\x12\x12\n" +
 	"\x04cost\x18\x03 \x01(\tR\x04cost\x12\x18\n" +
-	"\arefused\x18\x04 \x01(\tR\arefused\"E\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\x12\x14\n" +
+	"\x05place\x18\x05 \x01(\tR\x05place\"E\n" +
 	"\x10ReadAuditRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"\x1f\n" +
@@ -952,19 +1079,20 @@ var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_depIdxs =
 	6,  // 4: nodehealer.admin.v1alpha1.VolumeReport.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
 	7,  // 5: nodehealer.admin.v1alpha1.VolumeReport.outcomes:type_name -> nodehealer.admin.v1alpha1.Outcome
 	8,  // 6: nodehealer.admin.v1alpha1.VolumeReport.steps:type_name -> nodehealer.admin.v1alpha1.Step
-	0,  // 7: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
-	3,  // 8: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
-	4,  // 9: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
-	9,  // 10: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
-	1,  // 11: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
-	5,  // 12: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	5,  // 13: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	10, // 14: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	6,  // 7: nodehealer.admin.v1alpha1.VolumeReport.before:type_name -> nodehealer.admin.v1alpha1.Condition
+	0,  // 8: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
+	3,  // 9: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
+	4,  // 10: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
+	9,  // 11: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
+	1,  // 12: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
+	5,  // 13: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	5,  // 14: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	10, // 15: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() }
