@@ -94,6 +94,7 @@ func (p *fakeProvider) cure(mountPoint string) func() error {
 type fakeStores struct {
 	mu         sync.Mutex
 	records    map[key]healer.Record
+	saveErr    error
 	saves      int
 	before     []healer.AuditEntry
 	after      []healer.AuditEntry
@@ -122,6 +123,9 @@ func (n *fakeStores) Load(driver, id string) (*healer.Record, error) {
 func (n *fakeStores) Save(r healer.Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.saveErr != nil {
+		return n.saveErr
+	}
 	n.saves++
 	n.records[volumeKey(r.Driver, r.VolumeID)] = r
 	return nil

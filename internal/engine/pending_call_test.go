@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -50,6 +51,36 @@ func TestPendingCallIsRecorded(t *testing.T) {
 		if p := heal(nil); p != (healer.PendingCall{}) {
 			t.Errorf("it recorded %+v", p)
 		}
+	}
+}
+
+// What a server was killed in the middle of stands in the record before the driver is called; a
+// call that cannot be recorded does not begin.
+func TestCallIsRecordedBeforeItBegins(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
+	var during healer.PendingCall
+	b.steps = []healer.Step{{
+		Name: "driver's", MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA}, Cost: healer.Delegate, Heals: []healer.Reason{healer.NotMounted},
+		Run: func(ctx context.Context, _ func(context.Context) error) error {
+			for range 2 { // of one step
+				if err := healer.RecordCall(ctx, 7, time.Hour); err != nil {
+					return err
+				}
+			}
+			during = b.notes.records[volumeKey(driver, volID)].PendingHeal
+			return &healer.DriverError{Err: errors.New("no answer in time"), PID: 7, Pending: true}
+		},
+	}}
+	b.heal(volume)
+	after := b.notes.records[volumeKey(driver, volID)].PendingHeal
+	if during.Calls != 1 || during.PID != 7 || during.Last < time.Hour || after.Calls != 1 || after.Last >= during.Last {
+		t.Errorf("it recorded %+v, and then %+v", during, after)
+	}
+	b.notes.saveErr = errors.New("no space")
+	if r := b.heal(volume); len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, healer.ErrRefused) {
+		t.Errorf("%+v", r.Steps)
 	}
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -74,10 +75,11 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 	if s.MountPoint.InContainer != nil {
 		return
 	}
+	before := c.Pending(s.Cost) // the record may have the call of this step by now
 	if saved, loadErr := e.cfg.Records.Load(c.Driver, c.Volume.ID); loadErr == nil && saved != nil {
 		c.Record = saved // with what this call has put into it
 	}
-	changed := withAnswer(&c, s, err)
+	changed := withAnswer(&c, s, before, err)
 	if e.savePrevious(ctx, &c, s) || !changed {
 		return
 	}
@@ -86,25 +88,45 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 	}
 }
 
+// recordCall returns what puts a call of the driver, which a step is about to make, into the
+// record: as long as no answer is recorded, the driver may be at work on it.
+func (e *Engine) recordCall(c healer.Case, s healer.Step) healer.CallRecorder {
+	return func(pid int, within time.Duration) error {
+		if !c.RecordOfThisBoot() {
+			return nil
+		}
+		now := withPending(*c.Record, s.Cost, c.Pending(s.Cost).With(pid, node.SinceBoot()+within))
+		if err := e.cfg.Records.Save(now); err != nil {
+			return fmt.Errorf("%w: it cannot be recorded that the driver is called: %w", healer.ErrRefused, err)
+		}
+		return nil
+	}
+}
+
+func withPending(r healer.Record, cost healer.Cost, row healer.PendingCall) healer.Record {
+	if cost == healer.Restage {
+		r.PendingStage = row
+	} else {
+		r.PendingHeal = row
+	}
+	return r
+}
+
 // withAnswer gives the case a record with what the driver answered to a step, if that changes it.
-func withAnswer(c *healer.Case, s healer.Step, err error) (changed bool) {
+// before is the row of calls before the step.
+func withAnswer(c *healer.Case, s healer.Step, before healer.PendingCall, err error) (changed bool) {
 	if !c.RecordOfThisBoot() || s.Cost != healer.Restage && s.Cost != healer.Delegate {
 		return false
 	}
 	var answer *healer.DriverError
 	if !errors.As(err, &answer) && err != nil {
-		return false // the driver was not asked
+		return false // the driver was not asked, or its answer is not known
 	}
 	var pending healer.PendingCall
 	if err != nil && answer.Pending {
-		pending = c.Pending(s.Cost).With(answer.PID, node.SinceBoot())
+		pending = before.With(answer.PID, node.SinceBoot())
 	}
-	now := *c.Record
-	if s.Cost == healer.Restage {
-		now.PendingStage = pending
-	} else {
-		now.PendingHeal = pending
-	}
+	now := withPending(*c.Record, s.Cost, pending)
 	changed = !now.Same(*c.Record)
 	c.Record = &now
 	return changed

@@ -22,11 +22,18 @@ func TestPendingCall(t *testing.T) {
 		}
 		now += want
 	}
-	if now-begun != maxPending {
+	if now-begun != MaxPending {
 		t.Errorf("it was at work for %s", now-begun)
 	}
 	if p = p.With(7, now); p.AtWork(now, while) || p.First != begun {
 		t.Errorf("it is at work for ever: %+v", p)
+	}
+	for range 20 { // it is called again all the same, ever more rarely
+		if !p.TooSoon(now+MaxPending-1, while) || p.TooSoon(now+MaxPending, while) {
+			t.Errorf("after %d calls the next one waits for another time", p.Calls)
+		}
+		now += MaxPending
+		p = p.With(7, now)
 	}
 	if q := p.With(0, now); q.First != begun {
 		t.Errorf("a process that cannot be seen begins a row: %+v", q)

@@ -20,19 +20,36 @@ func (p *Provider) atWork(c healer.Case, row healer.PendingCall) bool {
 // atWorkSince returns since when the driver may have been at work on the volume; false: it
 // is not.
 func (p *Provider) atWorkSince(c healer.Case) (since time.Time, is bool) {
-	e, _ := c.Evidence[name].(Evidence)
-	for _, asked := range []struct {
-		cost healer.Cost
-		// listens is the process that listens now.
-		listens int
-	}{{healer.Delegate, e.HealPID}, {healer.Restage, e.StagePID}} {
-		row := c.Pending(asked.cost)
-		another := asked.listens != 0 && row.PID != 0 && asked.listens != row.PID
-		if !another && p.atWork(c, row) {
+	for _, cost := range []healer.Cost{healer.Delegate, healer.Restage} {
+		if row := pendingCall(c, cost); p.atWork(c, row) {
 			return c.BootTime.Add(row.First), true
 		}
 	}
 	return since, false
+}
+
+// pendingCall returns the calls on which the process that listens now may be at work.
+func pendingCall(c healer.Case, cost healer.Cost) healer.PendingCall {
+	e, _ := c.Evidence[name].(Evidence)
+	listens, row := e.StagePID, c.Pending(cost)
+	if cost == healer.Delegate {
+		listens = e.HealPID
+	}
+	if listens != 0 && row.PID != 0 && listens != row.PID {
+		return healer.PendingCall{}
+	}
+	return row
+}
+
+// tooSoon says why the driver must not be told yet to stage the volume once more; empty if it
+// may. Others may heal the volume by then.
+func (p *Provider) tooSoon(c healer.Case) string {
+	row := pendingCall(c, healer.Restage)
+	if !row.TooSoon(c.Began, waitParts*p.cfg.StepTimeout) {
+		return ""
+	}
+	return fmt.Sprintf("driver %s may still be at work on the last of %d calls since %s: each further one waits longer, up to %s",
+		healer.QuoteName(c.Driver), row.Calls, c.BootTime.Add(row.First).UTC().Format(time.RFC3339), healer.MaxPending)
 }
 
 // Excludes implements healer.Excluder: a driver that did not say how it ended may still

@@ -113,7 +113,10 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		}
 	}
 	if staged, may := restageable(c); may {
-		e.StagesAt, e.Mounting = socket, p.mounting(ctx, c, staged, e.StagePID)
+		e.StagesAt = socket
+		if c.Restaging() {
+			e.Mounting = p.mounting(ctx, c, staged, e.StagePID)
+		}
 		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
 			e.NotRestaged = err.Error()
 		}

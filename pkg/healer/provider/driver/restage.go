@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -78,10 +79,7 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 		Heals:   []healer.Reason{healer.Disconnected, healer.DaemonGone, healer.StagingNotMounted},
 		Refused: e.NotRestaged,
 	}
-	wait := p.Excludes(c)
-	if wait == "" {
-		wait = e.Mounting
-	}
+	wait := cmp.Or(p.Excludes(c), p.tooSoon(c), e.Mounting)
 	switch {
 	case step.Refused != "":
 	case wait != "" && staged.Mounted():
@@ -97,23 +95,28 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 	return step, true
 }
 
-// mounting says which process may be about to mount what a step began to have staged; empty
-// for none. A second call would start a second daemon beside it, with a cache of its own on
-// the same storage.
+// mounting says which process may be about to mount what a step began to have staged, this
+// call's if none did before; empty for none. A second call would start a second daemon beside
+// it, with a cache of its own on the same storage.
 func (p *Provider) mounting(ctx context.Context, c healer.Case, staged healer.MountPoint, driver int) string {
-	if !c.Restaging() {
-		return ""
+	since := c.Began
+	if c.Restaging() {
+		since = c.Record.RestagingSince
 	}
-	found, err := p.cfg.Host.Mounting(ctx, []string{staged.Path, p.forDriver(staged.Path)}, c.Record.RestagingSince, driver)
+	found, err := p.cfg.Host.Mounting(ctx, []string{staged.Path, p.forDriver(staged.Path)}, since, driver)
 	switch {
 	case err != nil:
-		return fmt.Sprintf("it cannot be told whether a process is about to mount there, as a step began at %s: %v", c.BootTime.Add(c.Record.RestagingSince).UTC().Format(time.RFC3339), err)
+		return fmt.Sprintf("it cannot be told whether a process is about to mount there, as a step began at %s: %v", c.BootTime.Add(since).UTC().Format(time.RFC3339), err)
 	case len(found) == 0:
 		return ""
 	}
 	d := found[0]
-	return fmt.Sprintf("process %d (%s) has the staging path in its arguments and may be about to mount there, since %s; if it hangs, end it",
+	text := fmt.Sprintf("process %d (%s) has the staging path in its arguments and may be about to mount there, since %s; if it hangs, end it",
 		d.PID, printable.Name(d.Command), c.BootTime.Add(d.Started).UTC().Format(time.RFC3339))
+	if c.Began-d.Started > healer.MaxPending {
+		text += fmt.Sprintf(": it has not mounted for more than %s, and until it ends the driver is not called", healer.MaxPending)
+	}
+	return text
 }
 
 // daemonKnown says why the daemon is not known to be gone; empty if it is. Another

@@ -236,6 +236,59 @@ func TestRestageDoesNotWaitBeforeItBegan(t *testing.T) {
 	}
 }
 
+// A driver that answers INTERNAL may have started a daemon all the same, which is about to mount.
+func TestRestageLooksBeforeTheSecondCall(t *testing.T) {
+	p, h, f := stagingDriver(t, healer.StageFirst, func(h *fakeHost) error {
+		h.mounting = []facts.FUSEDaemon{{PID: 7, Command: "s3fs"}}
+		return status.Error(codes.Internal, "timed out waiting for the mount")
+	})
+	err := restageStep(t, p, dead()).Run(t.Context(), allowed)
+	if got := strings.Join(h.acts, " "); err == nil || !strings.Contains(err.Error(), "process 7 (s3fs)") || got != "stage" || f.count("NodeStageVolume") != 1 {
+		t.Errorf("it did %q and fails with %v", got, err)
+	}
+}
+
+// The record has the call before the driver does; without it there is none.
+func TestRestageRecordsTheCall(t *testing.T) {
+	for _, order := range []healer.RestageOrder{healer.StageFirst, healer.UnmountFirst} {
+		p, h, _ := stagingDriver(t, order, mounts)
+		s := restageStep(t, p, dead())
+		ctx := healer.WithCallRecorder(t.Context(), func(int, time.Duration) error { return errors.New("no space") })
+		if err := s.Run(ctx, allowed); err == nil || !strings.Contains(err.Error(), "no space") || slices.Contains(h.acts, "stage") || h.mounted != "dead" {
+			t.Errorf("%s: it did %q and fails with %v", order, h.acts, err)
+		}
+		ctx = healer.WithCallRecorder(t.Context(), func(_ int, within time.Duration) error {
+			h.acts = append(h.acts, "record "+within.String())
+			return nil
+		})
+		h.acts = nil
+		if err := s.Run(ctx, allowed); err != nil || !strings.HasSuffix(strings.Join(h.acts, " "), "record 1m0s stage") {
+			t.Errorf("%s: it did %q and fails with %v", order, h.acts, err)
+		}
+	}
+}
+
+// After ten minutes other steps may run beside the driver, but it is still not called as fast as
+// the loop can.
+func TestRestageIsSpacedWithoutEnd(t *testing.T) {
+	p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+	c := dead()
+	c.Began = time.Hour
+	c.Record.PendingStage = healer.PendingCall{First: c.Began - 20*time.Minute, Last: c.Began - 9*time.Minute, Calls: 12}
+	if s := restageStep(t, p, c); p.Excludes(c) != "" || !strings.Contains(s.Refused, "the last of 12 calls") {
+		t.Errorf("it excludes %q and refuses %q", p.Excludes(c), s.Refused)
+	}
+	c.Record.PendingStage.Last -= time.Minute
+	if s := restageStep(t, p, c); s.Refused != "" {
+		t.Error(s.Refused)
+	}
+	c.Record.Restaging, c.Record.PendingStage = true, healer.PendingCall{}
+	h.mounting = []facts.FUSEDaemon{{PID: 7, Command: "s3fs", Started: c.Began - 11*time.Minute}}
+	if s := restageStep(t, p, c); !strings.Contains(s.Refused, "it has not mounted for more than 10m0s") {
+		t.Error(s.Refused)
+	}
+}
+
 // Not all drivers have a code for that they are at work.
 func TestRestageInProgress(t *testing.T) {
 	for _, c := range []codes.Code{codes.Internal, codes.Unknown} {

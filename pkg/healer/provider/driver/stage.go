@@ -161,18 +161,23 @@ func (s *staging) call(ctx context.Context, order healer.RestageOrder) error {
 			return err
 		}
 	}
-	if err := s.revalidate(ctx); err != nil {
-		return err
-	}
 	err := s.stage(ctx)
 	e := (*callError)(nil)
 	if s.bare || !errors.As(err, &e) || e.pending() || e.row.Code != codes.Internal && e.row.Code != codes.FailedPrecondition {
 		return err
 	}
-	if err := s.unmountDead(ctx); err != nil {
-		return err
+	// Its daemon may have been started all the same.
+	if wait := s.mounting(ctx, s.c, s.staged, s.conn.pid); wait != "" {
+		return fmt.Errorf("%w; it is not called without the dead mount: %s", err, wait)
 	}
-	return s.stage(ctx)
+	again := s.unmountDead(ctx)
+	if again == nil {
+		again = s.stage(ctx)
+	}
+	if answer := (*healer.DriverError)(nil); again != nil && !errors.As(again, &answer) {
+		return errors.Join(err, again)
+	}
+	return again
 }
 
 func (s *staging) unmountDead(ctx context.Context) error {
@@ -184,12 +189,25 @@ func (s *staging) unmountDead(ctx context.Context) error {
 	return err
 }
 
+// stage calls the driver, and returns what its error is for the engine.
 func (s *staging) stage(ctx context.Context) error {
-	return s.conn.call(ctx, csi.Node_NodeStageVolume_FullMethodName, s.request, new(csi.NodeStageVolumeResponse))
+	if err := s.revalidate(ctx); err != nil {
+		return err
+	}
+	if err := healer.RecordCall(ctx, s.conn.pid, s.conn.each); err != nil {
+		return err
+	}
+	err := s.conn.call(ctx, csi.Node_NodeStageVolume_FullMethodName, s.request, new(csi.NodeStageVolumeResponse))
+	if e := (*callError)(nil); errors.As(err, &e) {
+		return s.engineError(s.c, healer.Restage, s.conn.pid, e, s.with)
+	}
+	return err
 }
 
-// methodStage is the method that restage calls.
-var methodStage = shortName(csi.Node_NodeStageVolume_FullMethodName)
+// answered is an error of a step whose driver has said how it ended.
+func (s *staging) answered(err error) error {
+	return s.driverError(s.c, healer.Restage, s.conn.pid, err)
+}
 
 // finishTimeout is how long it may take to find out what is at the staging path in the end.
 const finishTimeout = 10 * time.Second
@@ -200,16 +218,15 @@ const finishTimeout = 10 * time.Second
 func (s *staging) finish(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	e := (*callError)(nil)
-	if errors.As(err, &e) && e.method == methodStage {
-		err = s.engineError(s.c, healer.Restage, s.conn.pid, e, s.with)
-	}
 	unwanted := s.revalidate(ctx)
 	// An API that does not answer, and a driver whose pod is not ready, say nothing of whether a
 	// pod wants the volume. The path was not bare before: it gets back what is dead, which
 	// kubelet unstages as well, and no pod the directory beneath.
 	silent := slices.Contains([]healer.Rule{healer.RuleAPI, healer.RuleDriverGrace}, healer.RuleOf(unwanted))
 	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil || silent)
+	if unwanted != nil && err == nil {
+		unwanted = s.answered(unwanted)
+	}
 	switch {
 	case silent && mountErr != nil:
 		return fmt.Errorf("%w; and the staging path may be bare: %w", errors.Join(err, unwanted), mountErr)
@@ -238,7 +255,7 @@ func (s *staging) before() facts.Mount {
 }
 
 func (s *staging) noEffect() error {
-	return s.driverError(s.c, healer.Restage, s.conn.pid, errNoEffect)
+	return s.answered(errNoEffect)
 }
 
 // errNoEffect is that of a driver that answered OK and mounted nothing.
