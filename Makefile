@@ -52,7 +52,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what the tests and the demo need (apt-get, only what is missing)
+deps: ## install what the tests need (apt-get, only what is missing)
 	@.ci/deps
 
 .PHONY: deps-kernels
@@ -79,9 +79,18 @@ image-test: deps image ## the image's bytes, its SBOM, and that its programs sta
 	cd deploy/image && $(GO) test -count=1 ./...
 
 .PHONY: demo
-demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real calls (root)
-	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
+demo: demo-programs ## three volumes go bad, one under a running container, and are healed (root)
 	GRPCURL=$(abspath $(TOOLS)/grpcurl) test/demo/run.sh
+
+.PHONY: demo-all
+demo-all: demo-programs ## every scene: what is healed, what is refused, what errors look like (root)
+	GRPCURL=$(abspath $(TOOLS)/grpcurl) test/demo/run.sh --all
+
+.PHONY: demo-programs
+demo-programs: $(TOOLS)/grpcurl
+	@.ci/deps demo
+	$(BUILD) -o bin/ ./cmd/node-healer ./cmd/node-healer-worker
+	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
 
 # --keep-going: one run reports every failure, not only the first. What follows integration
 # uses what was built beside it.

@@ -91,6 +91,7 @@ lay_out_container() {
 
 start_container() {
 	lay_out_container
+	: >"$work/container.log" # is read before runc has begun to write it
 	show "runc run --bundle BUNDLE $container"
 	# In the foreground: runc ends with this script even if that is killed, passes
 	# SIGTERM on to the container, and removes it.
