@@ -8,6 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 // apiObject is an object of the API. A nil one stands for one that does not exist.
@@ -47,7 +49,7 @@ var (
 )
 
 // modeAnnotation is the one annotation that is kept of every object.
-const modeAnnotation = "node-healer.csi-addons.io/mode"
+const modeAnnotation = clustersettings.ModeAnnotation
 
 // maxModeBytes bounds what is kept of it: no mode is longer.
 const maxModeBytes = 64

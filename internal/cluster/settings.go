@@ -14,17 +14,18 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 const (
-	keyMode                   = "mode"
-	keyLoop                   = "loop"
-	keySelfRepair             = "self-repairing-drivers"
-	keyWriteWithoutAttachment = "write-without-attachment"
-	keyDriverDaemonSets       = "driver-daemonsets"
-	keyDriverNamespaces       = "driver-namespaces"
-	keyRestage                = "restage-drivers"
+	keyMode                   = clustersettings.Mode
+	keyLoop                   = clustersettings.Loop
+	keySelfRepair             = clustersettings.SelfRepair
+	keyWriteWithoutAttachment = clustersettings.WriteWithoutAttachment
+	keyDriverDaemonSets       = clustersettings.DriverDaemonSets
+	keyDriverNamespaces       = clustersettings.DriverNamespaces
+	keyRestage                = clustersettings.Restage
 )
 
 // settingKeys are the keys of the ConfigMap with the cluster's settings, and how each is
@@ -40,6 +41,11 @@ var settingKeys = []struct {
 	{keyWriteWithoutAttachment, func(s *settings, text string) error { return parse(&s.writeWithoutAttachment, text, parseYAML) }},
 	{keyDriverDaemonSets, func(s *settings, text string) error { return parse(&s.daemonSets, text, parseYAML) }},
 	{keyDriverNamespaces, func(s *settings, text string) error { return parse(&s.driverNamespaces, text, parseNamespaces) }},
+	// The controller acts on it; a node only refuses what it cannot read.
+	{clustersettings.Evict, func(_ *settings, text string) error {
+		_, err := clustersettings.ParseEviction(text)
+		return err
+	}},
 }
 
 // parse sets one field to what a text says. With an error, too: some parsers then return

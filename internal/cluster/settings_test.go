@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
@@ -137,4 +138,21 @@ func TestLatestSettings(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// TestEveryKeyIsKnown to the controller, too.
+func TestEveryKeyIsKnown(t *testing.T) {
+	var read []string
+	for _, key := range settingKeys {
+		read = append(read, key.name)
+	}
+	if !slices.Equal(read, clustersettings.Keys) {
+		t.Errorf("read %v, known %v", read, clustersettings.Keys)
+	}
+	if s := parseSettings(map[string]string{"evict": "drivers: [a]"}); s.err != nil || s.mode != modeHeal {
+		t.Errorf("got %+v", s)
+	}
+	if s := parseSettings(map[string]string{"evict": "drivers: [a]\nreasons: [DeviceMissing]"}); s.err == nil || s.mode != modeCheck {
+		t.Errorf("got %+v", s)
+	}
 }
