@@ -235,7 +235,7 @@ func TestRun(t *testing.T) {
 		{"check vol-1", exitAbnormal, sick, ""},
 		{"check vol-1 -o wide", exitAbnormal, wide, ""},
 		{"heal --dry-run vol-1", exitAbnormal, sick, ""},
-		{"check unjudged", exitNotJudged, "not judged: unjudged\n  note     target /p is empty\n", ""},
+		{"check unjudged", exitNotJudged, "not judged: unjudged\n  note   target /p is empty\n", ""},
 		{"check nope", exitNotFound, "", "healerctl: no such volume on this node\n"},
 		{"check busy", exitNoAnswer, "", "healerctl: busy\\x1b[2J\n"},
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
