@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	expiring "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -59,6 +60,8 @@ type Cluster struct {
 	// driversChanged holds one value after a DaemonSet's pod or the settings changed.
 	driversChanged chan struct{}
 	reporter       *reporter
+	// inputs has, by inputsOf, what was last read for drivers that are to stage a volume anew.
+	inputs *expiring.LRUExpireCache
 }
 
 // New returns a Cluster that knows nothing, and sends nothing, until Run.
@@ -77,6 +80,7 @@ func newCluster(cfg Config, client *client) (*Cluster, error) {
 	c := &Cluster{
 		cfg: cfg, client: client, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
 		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
+		inputs: expiring.NewLRUExpireCache(maxCached),
 	}
 	c.reporter = newReporter(client, cfg.NodeName, c)
 	var errs [5]error

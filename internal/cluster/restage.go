@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -49,8 +48,17 @@ func (c *Cluster) Order(driver string) (healer.RestageOrder, error) {
 // Request returns what kubelet would call the driver with to stage a volume, by what the
 // API says now.
 func (c *Cluster) Request(ctx context.Context, of healer.Case, staged healer.MountPoint) (healer.StageRequest, error) {
-	var none healer.StageRequest
 	w, pv, r, err := c.volumeOf(ctx, of, staged)
+	if err != nil {
+		return r, err
+	}
+	// First: what fails then may be mended in one of them.
+	r.Secrets, r.Inputs, err = c.stageSecret(ctx, pv)
+	if isUnavailable(err) {
+		r.Inputs = healer.StageInputs{}
+	}
+	c.inputs.Add(inputsOf{of.Driver, of.Volume.ID}, r.Inputs, inputsTTL)
+	none := healer.StageRequest{Inputs: r.Inputs}
 	if err != nil {
 		return none, err
 	}
@@ -59,16 +67,6 @@ func (c *Cluster) Request(ctx context.Context, of healer.Case, staged healer.Mou
 	}
 	if r.PublishContext, err = c.publishContext(ctx, pv); err != nil {
 		return none, err
-	}
-	if ref := pv.Spec.CSI.NodeStageSecretRef; ref != nil {
-		secret, err := c.readSecret(ctx, ref.Namespace, ref.Name)
-		if err != nil {
-			return none, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)
-		}
-		r.Secrets = healer.Secrets{}
-		for key, value := range secret.Data {
-			r.Secrets[key] = string(value)
-		}
 	}
 	return r, nil
 }
@@ -86,21 +84,8 @@ func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountP
 	if err = cmp.Or(err, w.unavailable); err != nil {
 		return w, nil, r, err
 	}
-	var names []string
-	for _, b := range w.volumes {
-		if b.matches && !slices.Contains(names, b.pv.Name) {
-			names = append(names, b.pv.Name)
-		}
-	}
-	if len(names) != 1 {
-		return w, nil, r, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(of.Driver))
-	}
-	pv, err = whole(ctx, c.reader, new(corev1.PersistentVolume), request{Resource: volumeKind.resource, Name: names[0]})
-	switch {
-	case err != nil:
+	if pv, err = c.persistentVolume(ctx, of, w); err != nil {
 		return w, nil, r, err
-	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != of.Driver || pv.Spec.CSI.VolumeHandle != of.Volume.ID:
-		return w, nil, r, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
 	}
 	r = healer.StageRequest{
 		VolumeAccessMode: string(corev1.ReadWriteOnce), FSType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,

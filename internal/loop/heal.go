@@ -71,6 +71,13 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		v.sick = nil
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
+		if !r.heals && v.failures > 0 && inputsChanged(r.report.After) {
+			v.due = earlier(v.due, now.Add(changeDelay))
+			v.retry(0, now)
+			if b := l.heals.backends[v.sick.backend]; b != nil {
+				b.failures, b.until = 0, time.Time{}
+			}
+		}
 		if v.sick.broken.Equal(now) && (before == nil || v.failures == 0) && now.Sub(v.healed) >= l.cfg.Interval {
 			v.backoff = backoff{} // it was well, and for long enough
 		}
@@ -81,10 +88,10 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if before != nil && recovered && l.cfg.Recovered != nil {
 		l.cfg.Recovered(now.Sub(cmp.Or(was.broken, was.since)), r.heals && r.report.Helped())
 	}
-	switch {
-	case l.heals.action == Heal && v.sick.healable():
+	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v)
-	case v.sick != nil && v.failures > 0 && waits(r.report.After):
+	}
+	if v.sick != nil && v.failures > 0 && restages(r.report.After) {
 		v.due = earlier(v.due, now.Add(waitGap))
 	}
 	if now := v.sick.leftAlone(); now != was.left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
@@ -93,13 +100,18 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	}
 }
 
-// waitGap is how soon a volume is looked at again whose driver must not be called now: what it
-// waits for, as a process that ends, tells nobody.
+// waitGap is how soon a volume is looked at again whose driver did not stage it anew, or must not
+// be called now: what that waits for, as a process that ends or a Secret, tells nobody.
 const waitGap = time.Minute
 
-// waits reports whether a step that has the driver stage a volume anew is refused for now.
-func waits(d healer.Diagnosis) bool {
-	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.Cost == healer.Restage && s.Refused != "" })
+// restages reports whether there is a step that has the driver stage a volume anew.
+func restages(d healer.Diagnosis) bool {
+	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.Cost == healer.Restage })
+}
+
+// inputsChanged reports whether a step that failed would be another one now.
+func inputsChanged(d healer.Diagnosis) bool {
+	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.InputsChanged })
 }
 
 // healed says when the next heal of a volume may begin after one that ended, and reports

@@ -28,6 +28,9 @@ type fault struct {
 	refused, away bool
 	// waits says why the driver must not be called now.
 	waits string
+	// restages is whether the step has the driver stage the volume anew, inputs whether with
+	// something else than the last time.
+	restages, inputs bool
 }
 
 func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
@@ -40,6 +43,9 @@ func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
 		Case:       healer.Case{Volume: v, Superblocks: map[facts.Dev]facts.Superblock{dev: sb}},
 		Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: f.reason, MountPoint: v.Path, Acute: true}},
 		Steps:      []healer.Step{{Name: "replace", MountPoint: healer.MountPoint{Path: v.Path}, Heals: []healer.Reason{f.reason}}},
+	}
+	if f.restages {
+		d.Steps[0].Cost, d.Steps[0].InputsChanged = healer.Restage, f.inputs
 	}
 	if f.waits != "" {
 		d.Steps[0].Cost, d.Steps[0].Refused = healer.Restage, f.waits

@@ -198,6 +198,33 @@ func TestDriverIsWaitedFor(t *testing.T) {
 	})
 }
 
+// What a driver refused for good is tried again, once, when what it is called with has changed.
+func TestChangedInputsAreTriedAtOnce(t *testing.T) {
+	n := acting(1)
+	n.interval = time.Hour
+	n.healed = func(r healer.Report) (healer.Report, error) {
+		if f := n.faults["v0"]; f != nil {
+			f.inputs = false
+			r.After = f.diagnosis(r.Volume)
+		}
+		return r, nil
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Hour)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.ENOSYS, restages: true})
+		time.Sleep(time.Hour)
+		for tries := range 3 {
+			n.do(func() {
+				if len(n.heals) != 1+tries {
+					t.Errorf("it was tried %d times after %d changes", len(n.heals), tries)
+				}
+				n.faults["v0"].inputs = true
+			})
+			time.Sleep(waitGap + 10*time.Second)
+		}
+	})
+}
+
 // A change of a volume that was left alone counts also while an earlier change waits for its
 // interval: both together.
 func TestChangeWhileAnotherWaits(t *testing.T) {

@@ -3,6 +3,7 @@ package healer
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // A step of the cost Restage has the driver stage the volume anew. Between what it takes
@@ -46,6 +47,17 @@ type StageRequest struct {
 	PublishContext Secrets
 	VolumeContext  Secrets
 	Secrets        Secrets
+	// Inputs is where that comes from, also where it cannot be told exactly.
+	Inputs StageInputs
+}
+
+// StageInputs is which PersistentVolume and Secret a driver is called with; zero if that is not
+// known, or another one's word.
+type StageInputs struct {
+	// Version differs where one of them does.
+	Version string
+	// Written is when one of them was last changed.
+	Written time.Time
 }
 
 // Restaging reports whether a step began to have the volume staged anew, and what is staged

@@ -41,6 +41,9 @@ type Step struct {
 	Writes bool
 	// Refused says why the step must not run now; empty if it may.
 	Refused string
+	// InputsChanged is true where the step had failed for what may be mended since: the driver
+	// would be called with something else than the last time.
+	InputsChanged bool
 	// Note says what the step leaves different from before, if anything.
 	Note string
 	// RunBatch, if set, runs instead of Run, at all mount points where a step of this

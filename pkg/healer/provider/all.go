@@ -45,9 +45,10 @@ type Config struct {
 // to heal.
 func New(c Config) ([]healer.Provider, error) {
 	c.Driver.Host = c.Node
+	inputs, _ := c.Driver.Stager.(fuse.Inputs)
 	all := []healer.Provider{
 		mounts.New(c.Node),
-		fuse.New(c.Node, c.FUSEAbort),
+		fuse.New(c.Node, inputs, c.FUSEAbort),
 		containers.New(c.Node, c.Scope),
 		network.New(c.Tools),
 	}

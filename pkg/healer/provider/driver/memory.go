@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -20,13 +21,16 @@ type memory struct {
 	// opinions has the last one of each volume: apart, so that nothing that a driver has
 	// more of displaces it.
 	opinions *cache.LRUExpireCache
-	clock    cache.Clock
+	// told has, by volumeOf, the version of what a driver was last to stage a volume with.
+	told  *lru.Cache
+	clock cache.Clock
 }
 
 func newMemory(clock cache.Clock) memory {
 	return memory{
 		cache:    cache.NewLRUExpireCacheWithClock(maxMemory, clock),
 		opinions: cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
+		told:     lru.New(maxVolumes),
 		clock:    clock,
 	}
 }

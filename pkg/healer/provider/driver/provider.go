@@ -74,6 +74,8 @@ type Evidence struct {
 	// Mounting says which process may be about to mount what a step began to have staged;
 	// empty for none.
 	Mounting string
+	// InputsChanged is Step.InputsChanged.
+	InputsChanged bool
 }
 
 // Collect implements healer.Collector. A driver that cannot be asked makes nothing
@@ -120,6 +122,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
 			e.NotRestaged = err.Error()
 		}
+		e.InputsChanged = p.inputsChanged(ctx, c)
 	}
 	klog.FromContext(ctx).V(4).Info("Asked the driver", "driver", c.Driver, "notAsked", e.NotAsked, "notOffered", e.NotOffered)
 	return e, nil

@@ -77,7 +77,7 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 	step = healer.Step{
 		Name: StepRestage, MountPoint: staged, Cost: healer.Restage,
 		Heals:   []healer.Reason{healer.Disconnected, healer.DaemonGone, healer.StagingNotMounted},
-		Refused: e.NotRestaged,
+		Refused: e.NotRestaged, InputsChanged: e.InputsChanged,
 	}
 	wait := cmp.Or(p.Excludes(c), p.tooSoon(c), e.Mounting)
 	switch {
@@ -117,6 +117,23 @@ func (p *Provider) mounting(ctx context.Context, c healer.Case, staged healer.Mo
 		text += fmt.Sprintf(": it has not mounted for more than %s, and until it ends the driver is not called", healer.MaxPending)
 	}
 	return text
+}
+
+// Inputs is a Stager that knows what a driver is called with comes from.
+type Inputs interface {
+	Inputs(ctx context.Context, c healer.Case) (healer.StageInputs, error)
+}
+
+// inputsChanged reports whether the driver would be called with something else than the last
+// time. What was never tried is not asked for.
+func (p *Provider) inputsChanged(ctx context.Context, c healer.Case) bool {
+	from, is := p.cfg.Stager.(Inputs)
+	told, known := p.memory.told.Get(keyOf(c))
+	if !is || !known {
+		return false
+	}
+	now, err := from.Inputs(ctx, c)
+	return err == nil && now.Version != "" && now.Version != told
 }
 
 // daemonKnown says why the daemon is not known to be gone; empty if it is. Another

@@ -68,6 +68,9 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 		return fmt.Errorf("%w: the driver stages in %q below the staging path, and only what is staged at the path itself is staged anew", healer.ErrRefused, path.Base(s.staged.Path))
 	}
 	with, err := s.cfg.Stager.Request(ctx, s.c, s.staged)
+	if v := with.Inputs.Version; v != "" {
+		s.memory.told.Add(keyOf(s.c), v)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
 	}

@@ -20,6 +20,11 @@ type clusters struct {
 	FromCall
 	with healer.StageRequest
 	err  error
+	now  healer.StageInputs
+}
+
+func (s clusters) Inputs(context.Context, healer.Case) (healer.StageInputs, error) {
+	return s.now, nil
 }
 
 func (s clusters) Request(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
@@ -52,6 +57,39 @@ func TestDelegateInACluster(t *testing.T) {
 	f.healed, p.cfg.Stager = nil, clusters{err: errors.New("the API does not answer")}
 	if err := delegateOf(t, p, lost()).Run(t.Context(), allowed); !errors.Is(err, healer.ErrRefused) || f.healed != nil {
 		t.Errorf("it is told %s, and fails with %v", f.healed, err)
+	}
+}
+
+// What a step was last called with is compared, also where nothing could be called; what was never
+// tried, and what is not known now, is not changed.
+func TestInputsChanged(t *testing.T) {
+	p, _, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error { return status.Error(codes.PermissionDenied, "") })
+	from := p.cfg.Stager.(FromCall)
+	version := func(v string) healer.StageInputs { return healer.StageInputs{Version: v} }
+	try := func(with, now string, err error) healer.Step {
+		t.Helper()
+		p.cfg.Stager = clusters{from, healer.StageRequest{VolumeAccessMode: "ReadWriteMany", Inputs: version(with)}, err, version(now)}
+		s := restageStep(t, p, dead())
+		if err := s.Run(t.Context(), allowed); err == nil {
+			t.Error("it is no failure")
+		}
+		return s
+	}
+	for i, tc := range []struct {
+		with, now string
+		err       error
+		want      bool
+	}{
+		{"1", "1", nil, false},
+		{"1", "1", nil, false},
+		{"2", "2", nil, true},
+		{"2", "", nil, false},
+		{"2 unreadable", "2", errors.New("Forbidden"), false},
+		{"2 3", "2 3", nil, true},
+	} {
+		if s := try(tc.with, tc.now, tc.err); s.InputsChanged != tc.want {
+			t.Errorf("%d: changed: %v", i, s.InputsChanged)
+		}
 	}
 }
 

@@ -24,6 +24,8 @@ type connection struct {
 	silent silence
 	// shared says why the connection must not be aborted; empty: it may, or that was not asked.
 	shared string
+	// written is when the PersistentVolume or its Secret was last changed; zero for unknown.
+	written time.Time
 }
 
 // drainTime is how long a daemon has to answer one of the requests that wait.
@@ -47,6 +49,10 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), sb.Lookup.Failed(c.LookedUp()):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
+			if p.inputs != nil && sb.Lookup.Failed(c.LookedUp()) {
+				in, _ := p.inputs.Inputs(ctx, c) // what cannot be read says nothing
+				got.written = in.Written
+			}
 			found[dev] = got
 		}
 		if err != nil {

@@ -15,6 +15,7 @@ const (
 	adviceGone    = "see in the log of the daemon's pod or unit, and in the kernel log, why it ended; only the driver can mount the volume again: delete the pod"
 	adviceStopped = "see who stopped it; kill -CONT %d lets it go on"
 	adviceStorage = "see in the daemon's log why its storage does not answer: the server, the way to it, the key, or that what the volume shows is gone there"
+	adviceOld     = "the PersistentVolume or its Secret was changed at %s, after process %d was started, which goes by the old one; a daemon that the driver starts after that one was ended goes by the new one, and what was not written yet is lost then"
 	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for; if it is ended, what was not written yet is lost"
 )
 
@@ -33,7 +34,7 @@ func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
 	case j.sb.Lookup.Failed(j.c.LookedUp()):
-		cond := j.one(healer.BackendUnreachable, adviceStorage, "%s for a name that cannot exist: %s answers for its root from memory", j.lookup(), j.served())
+		cond := j.one(healer.BackendUnreachable, j.adviceStorage(), "%s for a name that cannot exist: %s answers for its root from memory", j.lookup(), j.served())
 		if j.sb.Lookup.Earlier {
 			// It may be over: a volume that is in use all the time cannot be asked again, and
 			// is not to be kept from its other mount points for that.
@@ -55,6 +56,17 @@ func (j judgement) condition() (healer.Condition, bool) {
 	default:
 		return j.one(healer.DaemonHung, adviceHung, "%s does not answer; %s", j.served(), j.waiting()), true
 	}
+}
+
+// adviceStorage names also what was changed since the daemon was started.
+func (j judgement) adviceStorage() string {
+	at := j.connection.written
+	for _, d := range j.connection.daemons.Processes {
+		if at.After(j.c.BootTime.Add(d.Started)) {
+			return adviceStorage + "; " + fmt.Sprintf(adviceOld, at.UTC().Format(time.RFC3339), d.PID)
+		}
+	}
+	return adviceStorage
 }
 
 // lookup returns what a daemon answers for a name that cannot exist.

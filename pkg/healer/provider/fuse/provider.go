@@ -20,16 +20,22 @@ type Host interface {
 
 // Provider is the provider for what FUSE daemons serve.
 type Provider struct {
-	host Host
+	host   Host
+	inputs Inputs
 	// abort is whether a connection whose daemon hangs may be aborted.
 	abort bool
 	// silences has the silence of each superblock that did not answer last, by device.
 	silences *lru.Cache
 }
 
-// New returns the provider.
-func New(h Host, abort bool) *Provider {
-	return &Provider{host: h, abort: abort, silences: lru.New(maxSilences)}
+// Inputs knows when a PersistentVolume or its Secret was last changed.
+type Inputs interface {
+	Inputs(ctx context.Context, c healer.Case) (healer.StageInputs, error)
+}
+
+// New returns the provider. inputs is nil where nothing is known of them.
+func New(h Host, inputs Inputs, abort bool) *Provider {
+	return &Provider{host: h, inputs: inputs, abort: abort, silences: lru.New(maxSilences)}
 }
 
 // Name implements healer.Provider.

@@ -85,7 +85,7 @@ func TestConditions(t *testing.T) {
 		"names that fool": {silent(), connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{hostile}}}, healer.DaemonHung, []string{"process 4711 x??"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := examine(t, New(&node{}, false), seen(tc.c, tc.of))
+			f := examine(t, New(&node{}, nil, false), seen(tc.c, tc.of))
 			if tc.reason == "" {
 				if len(f.Conditions) > 0 {
 					t.Errorf("found %+v", f.Conditions)
@@ -128,8 +128,30 @@ func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
 		"hung":        {silent(), 1},
 	} {
 		n := &node{daemons: lives, waiting: []int{2}}
-		if _, err := New(n, true).Collect(t.Context(), tc.c); err != nil || n.asked != tc.asked {
+		if _, err := New(n, nil, true).Collect(t.Context(), tc.c); err != nil || n.asked != tc.asked {
 			t.Errorf("%s: asked %d times, want %d; %v", name, n.asked, tc.asked, err)
+		}
+	}
+}
+
+type writtenAt time.Time
+
+func (w writtenAt) Inputs(context.Context, healer.Case) (healer.StageInputs, error) {
+	return healer.StageInputs{Written: time.Time(w)}, nil
+}
+
+// A daemon that was started before its Secret was changed goes by the old one: it is named, and
+// no step acts on that.
+func TestBackendUnreachableAfterAChange(t *testing.T) {
+	c := lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO})
+	started := c.BootTime.Add(rclone().Started)
+	for _, tc := range []struct {
+		written time.Time
+		want    bool
+	}{{time.Time{}, false}, {started.Add(-time.Second), false}, {started.Add(time.Second), true}} {
+		f := collect(t, New(&node{daemons: lives}, writtenAt(tc.written), true), c)
+		if said := strings.Contains(f.Conditions[0].Advice, "after process 4711 was started"); said != tc.want || len(f.Steps) > 0 || f.Conditions[0].Acute {
+			t.Errorf("written at %s: %+v", tc.written, f)
 		}
 	}
 }
@@ -137,7 +159,7 @@ func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
 func TestCollectReturnsWhyItCannotTell(t *testing.T) {
 	n := &node{err: errors.New("no worker"), waiting: []int{2}}
 	for _, c := range []healer.Case{silent(), answers(dead)} {
-		if got, err := New(n, false).Collect(t.Context(), c); !errors.Is(err, n.err) || got != nil {
+		if got, err := New(n, nil, false).Collect(t.Context(), c); !errors.Is(err, n.err) || got != nil {
 			t.Errorf("%v, %v", got, err)
 		}
 	}
@@ -147,7 +169,7 @@ func TestCollectReturnsWhyItCannotTell(t *testing.T) {
 // something, is stopped, or has mounts of others.
 func TestAbortConnection(t *testing.T) {
 	n := &node{daemons: lives, waiting: []int{2}}
-	p, c := New(n, true), silent()
+	p, c := New(n, nil, true), silent()
 	sb := c.Superblocks[served]
 	sb.Answer.Elapsed = 0
 	c.Superblocks[served] = sb
@@ -221,7 +243,7 @@ func TestNoAbortOfASlowDaemon(t *testing.T) {
 		"no fusectl": {func(int) healer.Case { return silent() }, -1, "fusectl does not tell how many wait"},
 	} {
 		n := &node{daemons: lives, waiting: []int{tc.waiting}}
-		p := New(n, true)
+		p := New(n, nil, true)
 		for i := range 5 {
 			c := tc.c(i)
 			sb := c.Superblocks[served]
@@ -243,12 +265,12 @@ func TestNoAbortOfADaemonThatIsNotFound(t *testing.T) {
 		"one unseen":      {Processes: one, Unseen: 1},
 		"no one":          {},
 	} {
-		f := examine(t, New(&node{}, true), seen(silent(), connection{daemons: daemons, before: 1, after: 1, silent: longAgo}))
+		f := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: daemons, before: 1, after: 1, silent: longAgo}))
 		if s := f.Steps[0]; s.Refused != "it cannot be told whether the daemon is merely stopped" {
 			t.Errorf("%s: refused %q", name, s.Refused)
 		}
 	}
-	if s := examine(t, New(&node{}, true), seen(silent(), connection{daemons: lives, before: 1, after: 1, silent: longAgo})).Steps[0]; s.Refused != "" {
+	if s := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: lives, before: 1, after: 1, silent: longAgo})).Steps[0]; s.Refused != "" {
 		t.Errorf("it is found, and runs: refused %q", s.Refused)
 	}
 }
@@ -313,6 +335,6 @@ func TestConformance(t *testing.T) {
 	}
 	for _, abort := range []bool{false, true} {
 		n := &node{daemons: lives, waiting: []int{2}}
-		providertest.Run(t, New(n, abort), providertest.Cases{Healthy: healthy, Sick: sick, Acts: func() int { return len(n.aborted) }})
+		providertest.Run(t, New(n, nil, abort), providertest.Cases{Healthy: healthy, Sick: sick, Acts: func() int { return len(n.aborted) }})
 	}
 }

@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// inputsTTL is how long what was read of a PersistentVolume and its Secret counts. They are not
+// watched: nothing grants this server to list Secrets.
+const inputsTTL = time.Minute
+
+type inputsOf struct{ driver, handle string }
+
+// Inputs returns which PersistentVolume and Secret a driver would be called with, as they were
+// within the last minute.
+func (c *Cluster) Inputs(ctx context.Context, of healer.Case) (in healer.StageInputs, err error) {
+	key := inputsOf{of.Driver, of.Volume.ID}
+	if known, kept := c.inputs.Get(key); kept || len(of.MountPoints) == 0 {
+		in, _ = known.(healer.StageInputs)
+		return in, nil
+	}
+	c.inputs.Add(key, in, inputsTTL) // also one that cannot be read is read again then
+	w := c.recall(ctx, nameAt(of, of.MountPoints[0]), "")
+	pv, err := c.persistentVolume(ctx, of, w)
+	if err != nil {
+		return in, err
+	}
+	if _, in, err = c.stageSecret(ctx, pv); !isUnavailable(err) {
+		c.inputs.Add(key, in, inputsTTL)
+	}
+	return in, err
+}
+
+// persistentVolume reads the one PersistentVolume that pods of this node have of a volume.
+func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w view) (*corev1.PersistentVolume, error) {
+	var names []string
+	for _, b := range w.volumes {
+		if b.matches && !slices.Contains(names, b.pv.Name) {
+			names = append(names, b.pv.Name)
+		}
+	}
+	if len(names) != 1 {
+		return nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(of.Driver))
+	}
+	pv, err := whole(ctx, c.reader, new(corev1.PersistentVolume), request{Resource: volumeKind.resource, Name: names[0]})
+	switch {
+	case err != nil:
+		return nil, err
+	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != of.Driver || pv.Spec.CSI.VolumeHandle != of.Volume.ID:
+		return nil, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
+	}
+	return pv, nil
+}
+
+// stageSecret reads the Secret that a PersistentVolume names, if it does.
+func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) (secrets healer.Secrets, in healer.StageInputs, err error) {
+	in = healer.StageInputs{Version: pv.ResourceVersion, Written: written(pv)}
+	ref := pv.Spec.CSI.NodeStageSecretRef
+	if ref == nil {
+		return nil, in, nil
+	}
+	secret, err := c.readSecret(ctx, ref.Namespace, ref.Name)
+	if err != nil {
+		in.Version += " unreadable"
+		return nil, in, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)
+	}
+	in.Version += " " + secret.ResourceVersion
+	if at := written(secret); at.After(in.Written) {
+		in.Written = at
+	}
+	secrets = healer.Secrets{}
+	for key, value := range secret.Data {
+		secrets[key] = string(value)
+	}
+	return secrets, in, nil
+}
+
+// written returns when anybody last wrote to an object, but for its status.
+func written(o metav1.Object) time.Time {
+	at := o.GetCreationTimestamp().Time
+	for _, f := range o.GetManagedFields() {
+		if f.Subresource == "" && f.Time != nil && f.Time.After(at) {
+			at = f.Time.Time
+		}
+	}
+	return at
+}
