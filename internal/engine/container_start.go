@@ -54,25 +54,25 @@ func (o *observation) beneathMountPoint(p healer.MountPoint) (facts.Directory, b
 }
 
 // startedWith moves from the mounts of containers into the case what some of them got
-// instead of the volume. now is the mount that works.
-func (o *observation) startedWith(mounts []facts.ContainerMount, needScan []healer.MountPoint, now facts.Mount) (others []facts.ContainerMount) {
+// instead of the volume.
+func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan) (others []facts.ContainerMount) {
 	for _, m := range mounts {
-		at := slices.IndexFunc(needScan, func(p healer.MountPoint) bool {
+		at := slices.IndexFunc(s.needScan, func(p healer.MountPoint) bool {
 			dir, known := o.beneathMountPoint(p)
 			return known && dir.Shown(m.Mount)
 		})
 		switch {
 		case at >= 0:
-			o.c.OnBare = append(o.c.OnBare, healer.StartedWith{MountPoint: needScan[at].Path, ContainerMount: m})
-		case o.placeholder(m, now):
+			o.c.OnBare = append(o.c.OnBare, healer.StartedWith{MountPoint: s.needScan[at].Path, ContainerMount: m})
+		case o.placeholder(m, s.now):
 			o.c.OnPlaceholder = append(o.c.OnPlaceholder, healer.StartedWith{MountPoint: o.targetOf(m), ContainerMount: m})
 		default:
 			others = append(others, m)
 		}
 	}
-	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 {
+	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 && !s.cut {
 		var newest uint64
-		for _, p := range needScan {
+		for _, p := range s.needScan {
 			if top, mounted := p.Top(); mounted {
 				newest = max(newest, top.ID)
 			}
@@ -120,7 +120,7 @@ func (g gap) has(started time.Duration) bool {
 // scanned long enough after it.
 func gapAt(c healer.Case, p healer.MountPoint) gap {
 	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s healer.StartedWith) bool { return s.MountPoint == p.Path }) ||
-		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID })
+		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID || u.Why == facts.WhyScanCut })
 	known := p.Want != nil && c.RecordOfThisBoot()
 	now := node.SinceBoot()
 	switch {
@@ -135,8 +135,13 @@ func gapAt(c healer.Case, p healer.MountPoint) gap {
 }
 
 // startedMeanwhile returns the containers that cannot be inspected, and that started
-// while their pod's mount point may have had another mount than now, or none.
+// while their pod's mount point may have had another mount than now, or none. Where the
+// walk over the processes was cut short, that may be any container: the record would say
+// that there is none, and nobody would look for it again.
 func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []healer.MountPoint) (found []facts.Unverified) {
+	if len(needScan) > 0 {
+		found = slices.DeleteFunc(slices.Clone(all), func(u facts.Unverified) bool { return u.Why != facts.WhyScanCut })
+	}
 	for _, p := range needScan {
 		if !p.Mounted() || p.Want == nil || !o.c.RecordOfThisBoot() {
 			continue // nothing is known of before

@@ -227,7 +227,7 @@ func (w *fakeNode) InContainers(_ context.Context, pods []string, q facts.Filter
 	defer w.mu.Unlock()
 	var found node.Containers
 	for _, u := range w.unverified {
-		if pods == nil || slices.Contains(pods, u.PodUID) {
+		if pods == nil || slices.Contains(pods, u.PodUID) || u.Why == facts.WhyScanCut {
 			found.Unverified = append(found.Unverified, u)
 		}
 	}

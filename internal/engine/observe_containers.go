@@ -22,6 +22,9 @@ type containerScan struct {
 	// same type and source.
 	pods    []string
 	sharing map[string]bool
+	// cut is true when not all processes could be read in time: a container that is not
+	// among those found may have anything.
+	cut bool
 	// mounts are those found; onHost are the host's own mounts of their superblocks,
 	// read after the containers'.
 	mounts []facts.ContainerMount
@@ -58,8 +61,9 @@ func (o *observation) containers(ctx context.Context) error {
 	if err != nil {
 		return healer.Failed("look for the containers that have the volume", err)
 	}
+	s.cut = slices.ContainsFunc(seen.Unverified, func(u facts.Unverified) bool { return u.Why == facts.WhyScanCut })
 	o.addUnverified(seen.Unverified, s)
-	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s.needScan, s.now), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
+	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
 	defer o.noteScanned(s)
 	return o.addContainerMounts(ctx, s)
 }
@@ -200,7 +204,7 @@ func (o *observation) addUnprobed(m facts.ContainerMount, probe facts.ContainerP
 // noteScanned remembers that no container was found with something stale.
 func (o *observation) noteScanned(s containerScan) {
 	found := slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })
-	if !found && (!s.nfs || len(o.c.Unverified) == 0) {
+	if !found && !s.cut && (!s.nfs || len(o.c.Unverified) == 0) {
 		o.engine.scanned.setContainers(o.volumeKey(), true)
 	}
 }

@@ -517,3 +517,34 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		}
 	}
 }
+
+// A walk over the processes that was cut short shows of no container that there is none:
+// the next call looks again, and none says before that all is well.
+func TestContainersAfterAScanThatWasCut(t *testing.T) {
+	b := newFUSEBench(t)
+	cut := []facts.Unverified{{Why: facts.WhyScanCut}}
+	b.engine.scanned, b.unverified = newScannedVolumes(), cut
+	b.heal(volume)
+	b.unverified, b.walks = nil, nil
+	b.run("uid-a", facts.Dev{Minor: 70})
+	if b.heal(volume); len(b.walks) == 0 || len(b.inContainers()) != 1 {
+		t.Errorf("what a daemon left in a container: looked for those of %v, found %+v", b.walks, b.inContainers())
+	}
+
+	b = newFixture(t)
+	b.healthy()
+	b.change(podA, func(m *facts.Mount) { m.ID = 500 })
+	b.unverified = cut
+	if b.heal(volume); !slices.Equal(b.last().UnverifiedStart, cut) {
+		t.Errorf("it is not said that some container may have the bare directory: %+v", b.last().UnverifiedStart)
+	}
+	b.age(2 * startGrace)
+	b.heal(volume)
+	b.unverified, b.walks = nil, nil
+	bare := containerMountOf(0, "uid-a", facts.Dev{Major: 254})
+	bare.Mount.Root = podA
+	b.containers = append(b.containers, bare)
+	if b.heal(volume); len(b.walks) == 0 || len(b.last().OnBare) != 1 {
+		t.Errorf("the bare directory: looked for those of %v, found %+v", b.walks, b.last().OnBare)
+	}
+}
