@@ -65,6 +65,9 @@ var (
 	errCheckOnly    = errors.New("the server only checks (--mode=check)")
 	errDryRun       = errors.New("the server changes nothing (--dry-run)")
 	errAskedToCheck = errors.New("the call only checks: the caller did not ask to heal, or may not")
+	// What a record of an earlier boot says of steps that began does not count: the driver would
+	// be called again while it may be at work.
+	errEarlierBoot = errors.New("the volume was not seen healthy since the node booted, so the driver may be about to stage it")
 )
 
 // admit proves identity and asks the gate. Its error says why the step must not
@@ -83,6 +86,9 @@ func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, l
 	if s.Sourceless() {
 		if err := proveVolume(d.Case); err != nil {
 			return nil, healer.RefusedBy(healer.RuleIdentity, fmt.Errorf("identity not proven: %w", err))
+		}
+		if s.Cost == healer.Restage && !d.Case.RecordOfThisBoot() {
+			return nil, healer.RefusedBy(healer.RuleWanted, errEarlierBoot)
 		}
 		return e.cfg.Gate.Enter(ctx, d, s)
 	}

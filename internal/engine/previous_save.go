@@ -27,12 +27,14 @@ const (
 
 // savePrevious puts into the record what is lost with a step that replaces a mount: its
 // superblock with what containers have of it, and how the mount point was mounted. It reports
-// whether there is such a thing.
-func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step) bool {
+// whether there is such a thing. Where that cannot be saved, all steps go on but a restage: the
+// next call would not know that one began, and have the driver start a second daemon on the
+// same storage beside the first.
+func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step) (found bool, err error) {
 	p := s.MountPoint
 	inContainer := p.InContainer != nil
 	if c.Record == nil || s.Cost != healer.Replace && s.Cost != healer.Restage || len(p.Stack) == 0 || !inContainer && !p.Proven {
-		return false
+		return false, nil
 	}
 	now := *c.Record
 	if now.Restaging = s.Cost == healer.Restage || c.Restaging(); now.Restaging && !c.Restaging() {
@@ -59,13 +61,13 @@ func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step
 		}
 	}
 	if inContainer && now.Same(*c.Record) {
-		return true
+		return true, nil
 	}
-	if err := e.cfg.Records.Save(now); err != nil {
+	if err = e.cfg.Records.Save(now); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
 	}
 	c.Record = &now // which the next step of the batch adds to
-	return true
+	return true, err
 }
 
 // saveAfter puts into the record whether the driver may still be at work on what a step asked
@@ -80,7 +82,7 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 		c.Record = saved // with what this call has put into it
 	}
 	changed := withAnswer(&c, s, before, err)
-	if e.savePrevious(ctx, &c, s) || !changed {
+	if saved, _ := e.savePrevious(ctx, &c, s); saved || !changed { // an error is logged
 		return
 	}
 	if err := e.cfg.Records.Save(*c.Record); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -543,10 +544,44 @@ func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 	}
 }
 
-// A record that cannot be written blocks no heal.
-func TestReplaceWhenTheRecordCannotBeSaved(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
-	b.engine.savePrevious(context.Background(), &healer.Case{Record: &healer.Record{}}, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
+// A record that cannot be written blocks no heal but one: without it the next call could have
+// the driver start a second daemon on the storage.
+func TestStepsWhenTheRecordCannotBeSaved(t *testing.T) {
+	for cost, runs := range map[healer.Cost]bool{healer.Replace: true, healer.Restage: false} {
+		b := newFixture(t)
+		b.healthy()
+		b.fall(podA, healer.NotMounted)
+		at, ran := b.last().MountPoints[0], false
+		b.steps = []healer.Step{{Name: "step", MountPoint: at, Cost: cost, Heals: []healer.Reason{healer.NotMounted}, Run: func(context.Context, func(context.Context) error) error {
+			ran = true
+			return nil
+		}}}
+		if cost == healer.Replace {
+			b.steps[0].Source = disk
+		}
+		b.engine.cfg.Records = unwritable{b.engine.cfg.Records}
+		if r := b.heal(volume); len(r.Steps) != 1 || ran != runs || (r.Steps[0].Err == nil) != runs {
+			t.Errorf("%v: it ran: %v, %+v", cost, ran, r.Steps)
+		}
+	}
+}
+
+// The record of an earlier boot does not say that a restage was begun.
+func TestRestageWithARecordOfAnEarlierBoot(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
+	b.steps = []healer.Step{{
+		Name: "step", MountPoint: b.last().MountPoints[0], Cost: healer.Restage, Heals: []healer.Reason{healer.NotMounted},
+		Run: func(context.Context, func(context.Context) error) error { return nil },
+	}}
+	k := volumeKey(driver, volID)
+	r := b.notes.records[k]
+	r.BootID = "another"
+	b.notes.records[k] = r
+	if r := b.heal(volume); len(r.Steps) != 0 || len(r.Refused) != 1 || !strings.Contains(r.Refused[0].Why, "since the node booted") {
+		t.Errorf("%+v", r)
+	}
 }
 
 type unwritable struct{ Records }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -64,7 +65,9 @@ func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (
 	var revalidate []func(context.Context) error
 	for _, a := range admitted {
 		steps, revalidate = append(steps, a.step), append(revalidate, a.permit.Revalidate)
-		e.savePrevious(ctx, &c, a.step)
+		if _, err := e.savePrevious(ctx, &c, a.step); err != nil && a.step.Cost == healer.Restage {
+			return slices.Repeat([]error{fmt.Errorf("nothing done, because the record cannot be written: %w", err)}, len(admitted))
+		}
 	}
 	errs = make([]error, len(steps))
 	for i := range errs {
