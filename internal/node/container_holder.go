@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -21,7 +23,9 @@ type Holder struct {
 }
 
 // Holder finds a running container of the pod that has the superblock mounted
-// outside the host's namespace; nil when there is none. The caller closes it.
+// outside the host's namespace; nil when there is none. The caller closes it. It fails
+// where none was found and not all processes could be read in time: a lost mount would
+// pass for one that no pod uses.
 func (n *Node) Holder(ctx context.Context, podUID string, dev facts.Dev) (*Holder, error) {
 	if podUID == "" || dev.Zero() {
 		return nil, nil //nolint:nilnil // no pod, no holder; documented
@@ -30,9 +34,19 @@ func (n *Node) Holder(ctx context.Context, podUID string, dev facts.Dev) (*Holde
 	if err != nil {
 		return nil, err
 	}
-	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c facts.Container) bool { return c.PodUID != podUID || c.PID == 0 })
-	return n.holder(ctx, dev, ofPod)
+	return n.holderAmong(ctx, walk, podUID, dev)
 }
+
+func (n *Node) holderAmong(ctx context.Context, walk ops.ProcessesAnswer, podUID string, dev facts.Dev) (*Holder, error) {
+	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c facts.Container) bool { return c.PodUID != podUID || c.PID == 0 })
+	found, err := n.holder(ctx, dev, ofPod)
+	if found == nil && err == nil && walk.Cut {
+		err = errWalkCut
+	}
+	return found, err
+}
+
+var errWalkCut = errors.New("not all processes of the node could be read in time")
 
 // HolderAt is Holder for a container whose mount is known; nil where nothing shows
 // that it still has it.

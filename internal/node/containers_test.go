@@ -143,6 +143,17 @@ func TestHolder(t *testing.T) {
 			h.Close()
 		}
 	}
+	for _, cut := range []bool{false, true} { // "none" is no answer after a walk that did not end
+		walk := ops.ProcessesAnswer{Containers: []facts.Container{c}, Cut: cut}
+		if h, err := n.holderAmong(t.Context(), walk, c.PodUID, facts.Dev{Minor: 1}); h != nil || (err != nil) != cut {
+			t.Errorf("none, cut: %v: %+v, %v", cut, h, err)
+		}
+		h, err := n.holderAmong(t.Context(), walk, c.PodUID, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Close()
+	}
 	if after := countFDs(t); after > before+4 { // of the pool
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
