@@ -19,6 +19,8 @@ GO      ?= go
 TOOLS   := bin/tools
 # The Kubernetes of the tests; test/harness/cluster starts it.
 KUBERNETES := $(addprefix bin/controlplane/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+# The same of the oldest release that is supported.
+OLDEST  := bin/kubernetes-1.32/kube-apiserver
 # The Prometheus of test/monitoring.
 PROMETHEUS := bin/prometheus/prometheus
 # The S3 server of the tests; test/harness/s3.go starts it.
@@ -100,8 +102,8 @@ test: ## build everything and run all tests, as CI does (root; CI=true turns ski
 
 # For a night or a release.
 .PHONY: test-full
-test-full: ## the same with storms, soak and floods, all kinds at every instant, -race in the servers, the kernels' long form (hours, root)
-	TEST_FULL=1 TEST_RACE=1 TEST_TIMEOUT=4h $(MAKE) --keep-going test kernels
+test-full: ## the same with storms, soak and floods, all kinds at every instant, -race in the servers, the kernels' long form, the oldest Kubernetes (hours, root)
+	TEST_FULL=1 TEST_RACE=1 TEST_TIMEOUT=4h $(MAKE) --keep-going test kernels oldest
 
 .PHONY: unit
 # -p 4: half of the time these wait.
@@ -140,6 +142,15 @@ mutate: deps build ## break lines that keep data safe, one at a time: each turns
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
 	$(GO) test -count=1 -timeout 10m ./test/e2e/...
+
+# What needs an API: node, chart and install commands, integration tests.
+.PHONY: oldest
+oldest: export TEST_KUBERNETES := kubernetes-1.32
+oldest: deps build $(OLDEST) $(S3) ## the tests that need a Kubernetes, on the oldest that is supported (root)
+	$(GO) test -count=1 -timeout 10m ./test/e2e/...
+	cd test/chart && $(GO) test -count=1 ./...
+	$(GO) test -count=1 -timeout 60m ./test/integration \
+		-run "^($$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' test/integration/cluster_*_test.go | paste -sd '|'))\$$"
 
 # What is installed: two lanes, since each waits half of the time.
 .PHONY: installed
@@ -258,6 +269,11 @@ $(KUBERNETES) &: test/controlplane/go.mod test/controlplane/go.sum
 	.ci/once bin/controlplane $^ -- sh -c "cd test/controlplane && GOOS= GOARCH= $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath bin/controlplane)/ tool"
 	@mv bin/controlplane/server bin/controlplane/etcd
 	@touch $(KUBERNETES)
+
+$(OLDEST): test/controlplane-1.32/go.mod test/controlplane-1.32/go.sum
+	.ci/once bin/kubernetes-1.32 $^ -- sh -c "cd test/controlplane-1.32 && GOOS= GOARCH= $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath bin/kubernetes-1.32)/ tool"
+	@mv bin/kubernetes-1.32/server bin/kubernetes-1.32/etcd
+	@touch $@
 
 # remove_all_sd: without its service discoveries, most of which are clients of clouds.
 $(PROMETHEUS): test/monitoring/go.mod test/monitoring/go.sum

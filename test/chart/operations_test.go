@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	page     = "../../docs/operations.md"
-	programs = "../../bin/controlplane"
+	page = "../../docs/operations.md"
 )
 
 // The commands of the page do what it says, one section after the other. helm's are
@@ -85,7 +84,7 @@ func run(t *testing.T, c *cluster.Cluster, dir, shell string) {
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", strings.Join(lines, ""))
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.AdminKubeconfig(), "HOME="+dir,
-		"PATH="+absolute(t, programs)+":"+os.Getenv("PATH"))
+		"PATH="+c.Programs()+":"+os.Getenv("PATH"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s\n%v\n%s", shell, err, out)
 	}
