@@ -69,15 +69,24 @@ build: ## build bin/node-healer, its worker, gateway and controller, and bin/hea
 	$(BUILD) -o $(BIN)/node-healer-controller ./cmd/node-healer-controller
 	$(BUILD) -o $(BIN)/healerctl ./cmd/healerctl
 
-# On any machine: the same bytes from the same commit and Go.
-.PHONY: image
-image: ## all programs in one image for amd64 and arm64, and an SBOM of each, in bin/image
+.PHONY: platforms
+platforms:
 	for p in $(PLATFORMS); do GOOS=$${p%/*} GOARCH=$${p#*/} $(MAKE) build BIN=bin/image/$$p || exit 1; done
-	cd deploy/image && $(GO) run . -out $(abspath bin/image) -programs $(abspath bin/image) -licence $(abspath LICENSE) \
-		-platforms $(subst $(space),$(comma),$(PLATFORMS)) -name $(IMAGE) -version $(VERSION) -created $(SOURCE_DATE_EPOCH)
+
+# write_image FLAG: on any machine the same bytes from the same commit and Go.
+write_image = cd deploy/image && $(GO) run . $(1) -programs $(abspath bin/image) -licence $(abspath LICENSE) \
+	-platforms $(subst $(space),$(comma),$(PLATFORMS)) -name $(IMAGE) -version $(VERSION) -created $(SOURCE_DATE_EPOCH)
+
+.PHONY: image
+image: platforms ## all programs in one image for amd64 and arm64, and an SBOM of each, in bin/image
+	$(call write_image,-out $(abspath bin/image))
+
+.PHONY: release
+release: platforms ## VERSION=v0.1.0: image, SBOMs, programs, chart, notes and checksums, in bin/release
+	$(call write_image,-release $(abspath bin/release))
 
 .PHONY: image-test
-image-test: deps image ## the image's bytes, its SBOM, and that its programs start (root)
+image-test: deps image ## the bytes of image and release, the SBOM, and that the programs start (root)
 	cd deploy/image && $(GO) test -count=1 ./...
 
 .PHONY: demo

@@ -1,5 +1,5 @@
 // Command image writes the image of all programs, for several platforms, as an OCI archive,
-// and an SBOM for each platform beside it. From the same programs it writes the same bytes,
+// and an SBOM for each platform beside it; with -release all that a release has. From the same programs it writes the same bytes,
 // on any machine: it reads no clock, and takes the authorities' certificates from a module
 // of a pinned version. It needs no container engine and no network.
 //
@@ -7,7 +7,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -52,42 +51,51 @@ func main() {
 	flag.StringVar(&c.licence, "licence", "LICENSE", "the licence's `file`")
 	flag.StringVar(&c.platforms, "platforms", "linux/amd64,linux/arm64", "`OS/ARCHITECTURE`, with commas between")
 	flag.Int64Var(&c.created, "created", 0, "when the commit was made, in `seconds` since 1970: all times in the image (SOURCE_DATE_EPOCH)")
+	r := release{chart: "../chart", changelog: "../../CHANGELOG.md"}
+	flag.StringVar(&r.to, "release", "", "`directory` to write a whole release to, in place of -out: image, SBOMs, programs, chart, notes and checksums")
 	flag.Parse()
-	if err := c.write(); err != nil {
+	if c.name == "" || c.version == "" || flag.NArg() > 0 {
+		log.Fatal("image: -name and -version are required, and nothing but flags")
+	}
+	r.config = c
+	if err := run(r); err != nil {
 		log.Fatal("image: ", err)
 	}
 }
 
-// write writes everything.
-func (c config) write() error {
-	if c.name == "" || c.version == "" || flag.NArg() > 0 {
-		return errors.New("-name and -version are required, and nothing but flags")
+func run(r release) error {
+	if r.to != "" {
+		return r.write()
 	}
+	digest, err := r.config.write()
+	if err == nil {
+		fmt.Println(r.name + "@" + digest)
+	}
+	return err
+}
+
+// write writes the image and its SBOMs, and returns the image's digest.
+func (c config) write() (digest string, err error) {
 	index := emptyIndex
 	for _, name := range strings.Split(c.platforms, ",") {
 		platform, err := v1.ParsePlatform(name)
 		if err != nil {
-			return err
+			return "", err
 		}
 		image, err := c.image(platform)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
 		sbom, err := c.sbom(platform)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		if err := os.WriteFile(filepath.Join(c.out, fmt.Sprintf(sbomName, platform.OS, platform.Architecture)), sbom, 0o644); err != nil {
-			return err
+			return "", err
 		}
 	}
-	digest, err := writeArchive(filepath.Join(c.out, archive), c.name, index)
-	if err != nil {
-		return err
-	}
-	fmt.Println(c.name + "@" + digest)
-	return nil
+	return writeArchive(filepath.Join(c.out, archive), c.name, index)
 }
 
 // image is what the Dockerfile builds.

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,9 +20,9 @@ func says(program string) string {
 	return program + " "
 }
 
-// TestStartsInContainerd imports the archive into a containerd of its own, and starts each
-// program from it.
-func TestStartsInContainerd(t *testing.T) {
+// startContainerd starts a containerd for the test, and returns its client.
+func startContainerd(t *testing.T) (ctr func(args ...string) (string, error)) {
+	t.Helper()
 	dir := t.TempDir()
 	socket := dir + "/c.sock"
 	config := dir + "/config.toml"
@@ -38,7 +39,7 @@ state = "`+dir+`/state"
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
-	ctr := func(args ...string) (string, error) {
+	ctr = func(args ...string) (string, error) {
 		out, err := exec.Command("ctr", append([]string{"--address", socket}, args...)...).CombinedOutput()
 		return string(out), err
 	}
@@ -51,9 +52,16 @@ state = "`+dir+`/state"
 			t.Fatal(out)
 		}
 	}
+	return ctr
+}
+
+// TestStartsInContainerd imports the archive into a containerd of its own, and starts each
+// program from it.
+func TestStartsInContainerd(t *testing.T) {
+	ctr := startContainerd(t)
 	archived := t.TempDir()
 	c := testConfig(t, archived)
-	must(t, c.write())
+	written(t, c)
 	if out, err := ctr("images", "import", "--snapshotter", "native", "--platform", "linux/"+runtime.GOARCH, filepath.Join(archived, archive)); err != nil {
 		t.Fatal(out)
 	}
@@ -64,6 +72,33 @@ state = "`+dir+`/state"
 				t.Errorf("%s: %s", command, out)
 			}
 		}
+	}
+}
+
+// TestImportedAsTheReadmeSays imports the archive with the commands that kind and k3s run on
+// their nodes, and finds the image by the name that the manifests have.
+func TestImportedAsTheReadmeSays(t *testing.T) {
+	archived := t.TempDir()
+	c := testConfig(t, archived)
+	written(t, c)
+	ctr := startContainerd(t)
+	for name, command := range map[string][]string{
+		"kind": {"images", "import", "--all-platforms", "--digests", "--snapshotter", "native"},
+		"k3s":  {"images", "import", "--snapshotter", "native"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := []string{"--namespace", name}
+			if out, err := ctr(slices.Concat(of, command, []string{filepath.Join(archived, archive)})...); err != nil {
+				t.Fatal(out)
+			}
+			out, err := ctr(slices.Concat(of, []string{"images", "list", "--quiet"})...)
+			if err != nil || !slices.Contains(strings.Fields(out), c.name) {
+				t.Errorf("the images are %q, without %s", out, c.name)
+			}
+			if out, _ := ctr(slices.Concat(of, []string{"run", "--rm", "--snapshotter", "native", c.name, "started", "node-healer", "--version"})...); !strings.Contains(out, says("node-healer")) {
+				t.Errorf("it does not start: %s", out)
+			}
+		})
 	}
 }
 
