@@ -48,6 +48,29 @@ func TestConditionsPageListsEveryReasonAndStep(t *testing.T) {
 	same(t, "steps", rows(steps, `[a-z]+(?:-[a-z]+)*`), names)
 }
 
+// TestConditionsPageHasAnchors: explain, events and alerts link to each reason and step by
+// its name. With -write missing ones are added.
+func TestConditionsPageHasAnchors(t *testing.T) {
+	const name = "conditions.md"
+	page := read(t, name)
+	anchored := rowStart.ReplaceAllStringFunc(page, func(row string) string {
+		m := rowStart.FindStringSubmatch(row)
+		if slices.Contains(heads, m[1]) {
+			return row
+		}
+		return "| <a id=\"" + m[1] + "\"></a>" + m[1] + m[2]
+	})
+	switch {
+	case anchored == page:
+	case *write:
+		if err := os.WriteFile(name, []byte(anchored), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Error(name + " has a reason or step without its anchor (go test ./docs -args -write)")
+	}
+}
+
 // TestControllerPageListsEveryReason compares the rows of controller.md with the
 // constants in the code.
 func TestControllerPageListsEveryReason(t *testing.T) {
@@ -59,11 +82,17 @@ func TestControllerPageListsEveryReason(t *testing.T) {
 	same(t, "reasons of the controller", listed, constants(t, root+"/internal/controller/reasons.go", func(name, _ string) bool { return strings.HasPrefix(name, "Reason") }))
 }
 
+// rowStart is how the row of a reason or a step begins; heads are those of tables.
+var (
+	rowStart = regexp.MustCompile(`(?m)^\| (?:<a id="[^"]*"></a>)?([A-Z][A-Za-z]+|[a-z]+(?:-[a-z]+)*)((?: \(\\\*\))? \|)`)
+	heads    = []string{"reason", "step", "filesystem", "evidence"}
+)
+
 // rows returns the first cells that match, without those of table heads.
 func rows(page, cell string) []string {
 	var found []string
-	for _, m := range regexp.MustCompile(`(?m)^\| (`+cell+`)(?: \(\\\*\))? \|`).FindAllStringSubmatch(page, -1) {
-		if !slices.Contains([]string{"reason", "step", "filesystem", "evidence"}, m[1]) {
+	for _, m := range regexp.MustCompile(`(?m)^\| (?:<a id="[^"]*"></a>)?(`+cell+`)(?: \(\\\*\))? \|`).FindAllStringSubmatch(page, -1) {
+		if !slices.Contains(heads, m[1]) {
 			found = append(found, m[1])
 		}
 	}
@@ -119,6 +148,7 @@ func same(t *testing.T, what string, page, code []string) {
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	named   = regexp.MustCompile(`<a id="([^"]*)"></a>`)
 	// anchorless is what GitHub leaves out of a heading's anchor.
 	anchorless = regexp.MustCompile(`[^a-z0-9 _-]`)
 	// ours are paths of this repository; policy.md quotes some of others.
@@ -150,7 +180,11 @@ func TestLinks(t *testing.T) {
 func anchors(t *testing.T, page string) []string {
 	t.Helper()
 	var all []string
-	for _, m := range heading.FindAllStringSubmatch(fences.ReplaceAllString(read(t, page), ""), -1) {
+	text := fences.ReplaceAllString(read(t, page), "")
+	for _, m := range named.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
 		text := strings.ToLower(link.ReplaceAllString(m[1], ""))
 		all = append(all, strings.ReplaceAll(anchorless.ReplaceAllString(text, ""), " ", "-"))
 	}
@@ -237,7 +271,7 @@ func pages(t *testing.T) []string {
 	if err != nil || len(drivers) == 0 {
 		t.Fatal("no pages of drivers: ", err)
 	}
-	return append(append(all, drivers...), root+"/README.md", root+"/CONTRIBUTING.md")
+	return append(append(all, drivers...), root+"/README.md", root+"/CONTRIBUTING.md", root+"/SECURITY.md", root+"/CHANGELOG.md")
 }
 
 func read(t *testing.T, path string) string {

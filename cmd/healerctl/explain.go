@@ -11,6 +11,7 @@ import (
 
 	"github.com/csi-addons/node-healer/docs"
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 // newExplain returns the command that asks no server: what it prints is in the pages
@@ -38,6 +39,9 @@ func newExplain() *cobra.Command {
 			for _, row := range rows {
 				row.print(cmd.OutOrStdout())
 			}
+			if linked := rows[0].anchor(); linked != "" {
+				_, _ = fmt.Fprintln(cmd.OutOrStdout(), api.ConditionsURL+linked)
+			}
 			return nil
 		},
 	}
@@ -55,8 +59,16 @@ func (r entry) print(w io.Writer) {
 
 // name is the first cell up to a mark behind it.
 func (r entry) name() string {
-	name, _, _ := strings.Cut(strings.Trim(r.cells[0], "` "), " ")
+	name, _, _ := strings.Cut(strings.Trim(plain(r.cells[0]), " "), " ")
 	return name
+}
+
+// anchor is the name by which a link finds the row; empty in controller.md.
+func (r entry) anchor() string {
+	if m := anchor.FindStringSubmatch(r.cells[0]); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // tables returns the rows of all tables whose first column is reason or step.
@@ -102,10 +114,14 @@ func names(page string) (all []string) {
 	return slices.Compact(all)
 }
 
-// link is a link in Markdown.
-var link = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+var (
+	// link is a link in Markdown.
+	link = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+	// anchor is before the name of a reason or step.
+	anchor = regexp.MustCompile(`<a id="([^"]*)"></a>`)
+)
 
 // plain returns Markdown as a person reads it on a terminal.
 func plain(text string) string {
-	return strings.NewReplacer("`", "", "**", "", `(\*)`, "(*)", "&lt;", "<").Replace(link.ReplaceAllString(text, "$1"))
+	return strings.NewReplacer("`", "", "**", "", `(\*)`, "(*)", "&lt;", "<").Replace(anchor.ReplaceAllString(link.ReplaceAllString(text, "$1"), ""))
 }

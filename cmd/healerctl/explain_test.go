@@ -17,12 +17,12 @@ func TestExplain(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"NotMounted", 0, []string{"NotMounted\n", "  status: Inaccessible, acute\n", "  what is done: rebind\n", "republish"}},
+		{"NotMounted", 0, []string{"NotMounted\n", "  status: Inaccessible, acute\n", "  what is done: rebind\n", "republish", "/docs/conditions.md#NotMounted\n"}},
 		{"disconnected", 0, []string{"Disconnected (*)\n", "ENOTCONN"}},
 		{"VolumeHealRefused", 0, []string{"VolumeHealRefused\n  where: event\n"}},
 		{"RestageHadNoEffect", 0, []string{"mounted nothing new"}},
 		{"PodNotRunning", 0, []string{"The pods have gone"}},
-		{"rebind", 0, []string{"rebind\n"}},
+		{"rebind", 0, []string{"rebind\n", "/docs/conditions.md#rebind\n"}},
 		{"Tired", exitUsage, []string{"Tired is no condition, step or event; they are: ", "NotMounted"}},
 		{"\x1b[31m", exitUsage, []string{"31m is no condition"}},
 	} {

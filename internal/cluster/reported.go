@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -29,6 +31,15 @@ const maxTextBytes = 1024
 // message is what one event says.
 type message struct {
 	reason, severity, text string
+	// condition is the first one of those that an event tells of; empty: its own reason is
+	// explained.
+	condition healer.Reason
+}
+
+// linked returns the text with a link to what the condition, or else the event, means.
+func (m message) linked() string {
+	end := ". " + api.ConditionsURL + cmp.Or(string(m.condition), m.reason)
+	return printable.Line(m.text, maxTextBytes-len(end)) + end
 }
 
 // reported is what was last reported of a volume.
@@ -51,7 +62,11 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 		next.refused, next.left = d.refused, d.left
 	}
 	tell := func(reason, severity string) message {
-		return message{reason, severity, line(words(r))}
+		m := message{reason: reason, severity: severity, text: line(words(r))}
+		if conditions := r.After.Conditions; len(conditions) > 0 {
+			m.condition = conditions[0].Reason
+		}
+		return m
 	}
 	switch v := r.Verdict(); {
 	case v == healer.Healed:
@@ -66,7 +81,7 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 		all = append(all, tell(reasonAbnormal, corev1.EventTypeWarning))
 	}
 	if refusals, text := refusalsOf(r); next.addRefusals(refusals) {
-		all = append(all, message{reasonRefused, corev1.EventTypeWarning, text})
+		all = append(all, message{reason: reasonRefused, severity: corev1.EventTypeWarning, text: text})
 	}
 	if m, why := leftAlone(r, words); why != "" && !slices.Contains(next.left, why) {
 		next.left, all = append(slices.Clip(next.left), why), append(all, m)
@@ -134,10 +149,10 @@ func leftAlone(r healer.Report, words func(healer.Report) string) (m message, wh
 		}
 		end := ". Not tried again: " + because + ". " + triedAgain
 		said := printable.Line(words(r), maxTextBytes-len(end))
-		return message{string(r.Left.Reason), corev1.EventTypeWarning, said + end}, r.Left.String() + digits.ReplaceAllString(detail, "0")
+		return message{reason: string(r.Left.Reason), severity: corev1.EventTypeWarning, text: said + end}, r.Left.String() + digits.ReplaceAllString(detail, "0")
 	case healer.DryRun:
 		why = line("dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed")
-		return message{reasonDryRun, corev1.EventTypeNormal, why}, why
+		return message{reason: reasonDryRun, severity: corev1.EventTypeNormal, text: why}, why
 	}
 	return message{}, ""
 }

@@ -6,8 +6,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
+
+// An event links to what its first condition means, and one of the loop to its own reason.
+func TestMessagesLinkToWhatTheyMean(t *testing.T) {
+	r := left(healer.TerminalError, "another try cannot help")
+	_, messages := reported{}.after(r, conditionsOf(r.After), words(strings.Repeat("é", 2000)))
+	want := []string{string(r.After.Conditions[0].Reason), "TerminalError"}
+	for i, m := range messages {
+		if text := m.linked(); !strings.HasSuffix(text, ". "+api.ConditionsURL+want[i]) || len(text) > maxTextBytes {
+			t.Errorf("%s: %s", m.reason, text)
+		}
+	}
+	if len(messages) != len(want) {
+		t.Errorf("there are %d messages", len(messages))
+	}
+}
 
 func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
 	for reason, severity := range map[healer.LeftReason]string{

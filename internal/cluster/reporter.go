@@ -181,10 +181,10 @@ func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 	annotation, err := r.annotate(ctx, v, on.claim)
 	for _, m := range r.written(key, annotation, err) {
 		for i := range on.pods[:min(len(on.pods), maxEventPods)] {
-			recorder.Event(&on.pods[i], m.severity, m.reason, m.text)
+			recorder.Event(&on.pods[i], m.severity, m.reason, m.linked())
 		}
 		if on.claim != nil {
-			recorder.Event(on.claim, m.severity, m.reason, m.text)
+			recorder.Event(on.claim, m.severity, m.reason, m.linked())
 		}
 	}
 	return err

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -131,14 +132,15 @@ func words(text string) func(healer.Report) string {
 }
 
 // said lists the events on one object, in the order in which they were made, as
-// "reason xcount: message".
+// "reason xcount: message", without the links.
 func (a *memoryAPI) said(object string) []string {
 	var all []string
 	events := a.of("events")
 	for _, name := range slices.Sorted(maps.Keys(events)) {
 		e := events[name]
 		if involved := e["involvedObject"].(map[string]any); involved["name"] == object {
-			all = append(all, fmt.Sprintf("%s x%v: %s", e["reason"], e["count"], e["message"]))
+			message, _, _ := strings.Cut(e["message"].(string), ". "+api.ConditionsURL)
+			all = append(all, fmt.Sprintf("%s x%v: %s", e["reason"], e["count"], message))
 		}
 	}
 	return all
@@ -265,13 +267,13 @@ func TestEvents(t *testing.T) {
 
 func TestEventIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api, known := oneVolume(t)
-		r, end := reporting(t, api, known)
+		memory, known := oneVolume(t)
+		r, end := reporting(t, memory, known)
 		defer end()
 		r.note(abnormal(healer.Disconnected), words("abnormal: /p is dead"))
 		time.Sleep(time.Second)
 		var onPod object
-		for _, e := range api.of("events") {
+		for _, e := range memory.of("events") {
 			if e["involvedObject"].(object)["kind"] == "Pod" {
 				onPod = e
 			}
@@ -280,7 +282,7 @@ func TestEventIsComplete(t *testing.T) {
 		same(t, onPod, `{
 			"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "app"},
 			"involvedObject": {"kind": "Pod", "apiVersion": "v1", "namespace": "app", "name": "data-0", "uid": "pod-uid"},
-			"type": "Warning", "reason": "VolumeAbnormal", "message": "abnormal: /p is dead", "count": 1,
+			"type": "Warning", "reason": "VolumeAbnormal", "message": "abnormal: /p is dead. `+api.ConditionsURL+`Disconnected", "count": 1,
 			"firstTimestamp": "2000-01-01T00:00:00Z", "lastTimestamp": "2000-01-01T00:00:00Z", "eventTime": null,
 			"source": {"component": "node-healer", "host": "node-1"},
 			"reportingComponent": "node-healer", "reportingInstance": "node-1"

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/storage"
+
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 const (
@@ -90,6 +92,9 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 		link := alert.Annotations().Get("runbook_url")
 		if file, anchor, _ := strings.Cut(link, "#"); !strings.HasSuffix(file, "/docs/monitoring.md") || anchor != strings.ToLower(alert.Name()) {
 			t.Errorf("%s: the runbook is %q", alert.Name(), link)
+		}
+		if strings.Contains(alert.Query().String(), "by (driver, condition, node)") && alert.Annotations().Get("condition_url") != api.ConditionsURL+"{{ $labels.condition }}" {
+			t.Errorf("%s: the condition is explained at %q", alert.Name(), alert.Annotations().Get("condition_url"))
 		}
 		if !regexp.MustCompile(`(?m)^\| \[` + alert.Name() + `\]\(#` + strings.ToLower(alert.Name()) + `\) \| ` + severity + ` \|`).Match(page) {
 			t.Errorf("%s: the page's table does not say %q", alert.Name(), severity)
