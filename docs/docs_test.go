@@ -282,3 +282,34 @@ func read(t *testing.T, path string) string {
 	}
 	return string(raw)
 }
+
+// TestVersions compares the versions that README and support.md name with those that the
+// tests' modules pin.
+func TestVersions(t *testing.T) {
+	pinned := func(module, file string) string {
+		t.Helper()
+		m := regexp.MustCompile(`(?m)^(?:require )?\s*` + regexp.QuoteMeta(module) + ` v(\S+)`).FindStringSubmatch(read(t, root+"/test/"+file+"/go.mod"))
+		if m == nil {
+			t.Fatalf("test/%s pins no %s", file, module)
+		}
+		return m[1]
+	}
+	newest, oldest := pinned("k8s.io/kubernetes", "controlplane"), pinned("k8s.io/kubernetes", "controlplane-1.32")
+	readme, support := read(t, root+"/README.md"), read(t, "support.md")
+	for _, row := range []struct{ page, says string }{
+		{readme, "| kubectl | " + newest + ", " + oldest + " |"},
+		{readme, "| Helm | " + pinned("helm.sh/helm/v3", "chart") + " |"},
+		{support, "| " + newest + " | " + oldest + " |"},
+	} {
+		if !strings.Contains(row.page, row.says) {
+			t.Errorf("no page says %q", row.says)
+		}
+	}
+	_, table, _ := strings.Cut(read(t, "kernels.md"), "\n| | ")
+	booted, _, _ := strings.Cut(table, " |\n")
+	for version := range strings.SplitSeq(booted, " | ") {
+		if !strings.Contains(support, version) {
+			t.Errorf("support.md does not name Linux %s", version)
+		}
+	}
+}

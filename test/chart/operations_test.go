@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,16 +13,16 @@ import (
 )
 
 const (
-	page = "../../docs/operations.md"
+	operations = "../../docs/operations.md"
+	readme     = "../../README.md"
 )
 
 // The commands of the page do what it says, one section after the other. helm's are
 // tested as Helm's actions (install_test.go).
 func TestCommandsOfOperations(t *testing.T) {
 	c := cluster.Start(t)
-	sections := commands(t)
-	work := t.TempDir()
-	harness.Must(t, os.Symlink(absolute(t, "../../deploy"), filepath.Join(work, "deploy")))
+	sections := commands(t, operations)
+	work := checkout(t)
 	for _, step := range []struct{ section, want string }{
 		{"Install", "ghcr.io/csi-addons/node-healer:v0.1.0 512Mi"},
 		{"Upgrade", "ghcr.io/csi-addons/node-healer:v0.2.0 512Mi"},
@@ -48,8 +49,40 @@ func TestCommandsOfOperations(t *testing.T) {
 	finalize(t, c, work)
 }
 
-// commands are the shell commands of the page by section.
-func commands(t *testing.T) map[string]string {
+// So do those of the README that need no node: an image built as "dev" is installed, only
+// reports, and heals after the one line that says so.
+func TestCommandsOfTheReadme(t *testing.T) {
+	c := cluster.Start(t)
+	sections := commands(t, readme)
+	work := checkout(t)
+	run(t, c, work, sections["Quickstart"])
+	got := c.Kubectl(t, "get", "daemonset/node-healer", "--namespace="+namespace,
+		"--output=jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].args}")
+	if !strings.HasPrefix(got, "ghcr.io/csi-addons/node-healer:dev ") || !strings.Contains(got, `"--loop=observe"`) {
+		t.Errorf("it is %s", got)
+	}
+	setting := []string{"get", "configmap/node-healer", "--namespace=" + namespace, "--output=jsonpath={.data.loop}"}
+	if got := c.Kubectl(t, setting...); got != "" {
+		t.Errorf("a fresh install has the setting loop %q", got)
+	}
+	run(t, c, work, sections["Let it heal"])
+	if got, want := c.Kubectl(t, setting...), "- loop: heal\n"; got != want {
+		t.Errorf("the setting loop is %q, not %q", got, want)
+	}
+	run(t, c, work, "kubectl delete -k overlay\n")
+	finalize(t, c, work)
+}
+
+// checkout makes a directory in which the manifests are where a checkout has them.
+func checkout(t *testing.T) string {
+	t.Helper()
+	work := t.TempDir()
+	harness.Must(t, os.Symlink(absolute(t, "../../deploy"), filepath.Join(work, "deploy")))
+	return work
+}
+
+// commands are the shell commands of a page by section.
+func commands(t *testing.T, page string) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile(page)
 	harness.Must(t, err)
@@ -64,8 +97,12 @@ func commands(t *testing.T) map[string]string {
 	return found
 }
 
-// run runs commands with bash, but for what needs nodes or controllers: there are no pods
-// to wait for, and a namespace stays until its controller is done with it.
+// elsewhere are the commands that need nodes (there are no pods), or that deploy/image tests:
+// make builds the image, the others bring it to nodes.
+var elsewhere = regexp.MustCompile(`^(kubectl rollout status|kubectl exec|make image|kind load|sudo k3s ctr|skopeo copy) `)
+
+// run runs commands with bash, but for those that run elsewhere. A namespace stays until its
+// controller is done with it.
 func run(t *testing.T, c *cluster.Cluster, dir, shell string) {
 	t.Helper()
 	if shell == "" {
@@ -73,13 +110,12 @@ func run(t *testing.T, c *cluster.Cluster, dir, shell string) {
 	}
 	var lines []string
 	for line := range strings.Lines(shell) {
-		switch {
-		case strings.HasPrefix(line, "kubectl rollout status"):
-			continue
-		case strings.HasPrefix(line, "kubectl delete"):
+		if strings.HasPrefix(line, "kubectl delete") {
 			line = strings.Replace(line, "delete", "delete --wait=false", 1)
 		}
-		lines = append(lines, line)
+		if !elsewhere.MatchString(line) {
+			lines = append(lines, line)
+		}
 	}
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", strings.Join(lines, ""))
 	cmd.Dir = dir
