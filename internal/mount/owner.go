@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -42,10 +43,16 @@ func OwnOwner() (Owner, error) {
 	return OwnerOf(int(own.Fd()))
 }
 
-// Owns reports whether a mount namespace has this owner.
-func (o Owner) Owns(namespace int) bool {
+// Owns reports whether a mount namespace has this owner. The kernel refuses to name an
+// owner above our own (EPERM), which is another one. Any other error, as of a process
+// without free descriptors, is no answer: who took that for "no" would umount something
+// without having looked at what else goes with it.
+func (o Owner) Owns(namespace int) (bool, error) {
 	got, err := OwnerOf(namespace)
-	return err == nil && got == o
+	if errors.Is(err, unix.EPERM) {
+		return false, nil
+	}
+	return got == o, err
 }
 
 // IsInode reports whether an open namespace has the given inode number.

@@ -108,7 +108,11 @@ func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) 
 	if err != nil {
 		return nil, err
 	}
-	if !mount.IsInode(namespace, n.Namespace) || !r.host.Owns(namespace) || WorkloadIn(string(cgroup)) != n.Workload {
+	owned, err := r.host.Owns(namespace)
+	if err != nil {
+		return nil, err
+	}
+	if !mount.IsInode(namespace, n.Namespace) || !owned || WorkloadIn(string(cgroup)) != n.Workload {
 		return nil, errEnded // it, or the one that had its number
 	}
 	if root, err := r.proc.readlink(dir + "/root"); err != nil || root != "/" {

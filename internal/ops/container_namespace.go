@@ -57,7 +57,11 @@ func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !host.Owns(int(c.mounts.Fd())) {
+	owned, err := host.Owns(int(c.mounts.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	if !owned {
 		return nil, refuse("the container's mount namespace belongs to another user namespace")
 	}
 	if c.thread.dir, err = os.Open("/proc/thread-self"); err != nil {

@@ -103,7 +103,8 @@ type owners struct {
 }
 
 // of reports whether the namespace that a process, given by its directory in an open
-// procfs, is in has the host's owner. An error says that it is in that one no more.
+// procfs, is in has the host's owner. An error says that this cannot be told,
+// as where it is in that one no more.
 func (o *owners) of(proc procfs, dir string, inode uint64) (bool, error) {
 	if owned, known := o.known[inode]; known {
 		return owned, nil
@@ -116,6 +117,9 @@ func (o *owners) of(proc procfs, dir string, inode uint64) (bool, error) {
 	if !mount.IsInode(fd, inode) {
 		return false, errEnded
 	}
-	o.known[inode] = o.host.Owns(fd)
-	return o.known[inode], nil
+	owned, err := o.host.Owns(fd)
+	if err == nil {
+		o.known[inode] = owned
+	}
+	return owned, err
 }

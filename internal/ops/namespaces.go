@@ -171,8 +171,12 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 	if w.seen[st.Ino] {
 		return ns, nil
 	}
+	owned, err := w.host.Owns(fd)
+	if err != nil {
+		return ns, err
+	}
 	var table []facts.Mount
-	if w.host.Owns(fd) {
+	if owned {
 		if table, err = w.table(file); err != nil {
 			return ns, err
 		}
