@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -146,5 +147,9 @@ func unmountedWith(m facts.Ref, below string) ([]facts.Mount, error) {
 		return nil, err
 	}
 	defer closeAll(namespaces)
-	return mount.UnmountedWith(tablesOf(namespaces), m, below), nil
+	all := tablesOf(namespaces)
+	if !slices.ContainsFunc(all, func(e facts.Mount) bool { return e.OldID == m.OldID }) {
+		return nil, refuse("%s is %v", m, errNotMounted) // what receives its events is not known then
+	}
+	return mount.UnmountedWith(all, m, below), nil
 }

@@ -33,8 +33,8 @@ func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 	if len(others) > 0 {
 		return false, refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
 	}
-	if dead.Stale {
-		if err := dead.checkStale(target); err != nil {
+	if facts.IsType(q.Dead.FSType, facts.FUSE|facts.NFS) { // a disk's may have ended and answer
+		if err := dead.check(target); err != nil {
 			return false, err
 		}
 	}

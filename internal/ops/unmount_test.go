@@ -213,3 +213,25 @@ func TestDetachTopKeepsWhatStandsInIt(t *testing.T) {
 		t.Errorf("with a copy of it: %v", err)
 	}
 }
+
+// A daemon that answers again has not ended, whatever it answered before.
+func TestUnmountDeadTopThatAnswersAgain(t *testing.T) {
+	s := newStack(t, false)
+	must(t, unix.Unmount(s.path, unix.MNT_DETACH))
+	d := mountFUSE(t, s.path)
+	defer d.end()
+	q := UnmountDeadTopQuery{Dead: mountAtPath(t, s.path), Below: s.live}
+	top := topAt(t, s.path)
+	q.Dead.ID, q.Dead.OldID = top.ID, top.OldID
+	if _, err := unmountDeadTop(q); !errors.Is(err, worker.ErrRefused) || !topAt(t, s.path).Same(top) {
+		t.Errorf("%v, want a refusal", err)
+	}
+}
+
+// Of a mount that is not there it is not known what goes with an umount on it.
+func TestUnmountedWithWhatIsGone(t *testing.T) {
+	needsRoot(t)
+	if got, err := unmountedWith(facts.Ref{OldID: 1 << 30}, ""); !errors.Is(err, worker.ErrRefused) {
+		t.Errorf("%v, %v, want a refusal", got, err)
+	}
+}
