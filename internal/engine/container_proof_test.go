@@ -164,3 +164,26 @@ func TestIsFUSE(t *testing.T) {
 		}
 	}
 }
+
+// What is mounted while one superblock of a volume is asked, and the other was asked before,
+// may have the number of the other.
+func TestMountsWhileSuperblocksAreAskedProveNothing(t *testing.T) {
+	b := newFixture(t)
+	b.serve(previously)
+	b.change(podA, func(m *facts.Mount) { m.Dev = renewed }) // the driver publishes another one than it stages
+	var asked []uint64
+	b.onLook = func(q node.InspectQuery) error {
+		b.fakeNode.mu.Lock()
+		defer b.fakeNode.mu.Unlock()
+		if q.Probe != nil {
+			id := uint64(1000 * (len(asked) + 1))
+			asked = append(asked, id)
+			b.answers[q.Probe.Dev] = node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}, ProbeFacts: facts.ProbeFacts{Newest: id}}
+		}
+		return nil
+	}
+	b.healthy()
+	if newest := b.last().Newest; len(asked) != 2 || newest != 1000 {
+		t.Errorf("%d after superblocks were asked at %v", newest, asked)
+	}
+}

@@ -127,7 +127,11 @@ func (o *observation) take(g *group) {
 		}
 	}
 	if g.probe != nil {
-		o.c.Newest = max(o.c.Newest, g.seen.Newest)
+		// The lowest of those seen counts for all: the device number of a superblock that was
+		// probed first may be another's by the time that the last one answers.
+		if newest := g.seen.Newest; newest != 0 && (o.c.Newest == 0 || newest < o.c.Newest) {
+			o.c.Newest = newest
+		}
 		sb := o.superblock(*g.probe, g.seen)
 		if g.key.mount != 0 {
 			sb = o.takeOwn(g, sb)
