@@ -28,6 +28,9 @@ const (
 // isText reports whether an output is for people, and not data.
 func isText(output string) bool { return output == asTable || output == asWide }
 
+// ofVolume is in the help of what takes a volume.
+const ofVolume = "VOLUME is a volume of this node: its ID, its PersistentVolume, its claim or a pod that has it as NAMESPACE/NAME, the pod's UID, or a path of it.\n\n"
+
 // ofClaim is in the help of what takes a claim, too.
 const ofClaim = "With pvc/NAME a VolumeHealJob is created, and the controller has the volume of that claim checked or healed on all nodes where running pods use it. Ctrl-C does not end the job.\n\n"
 
@@ -71,7 +74,7 @@ func newList(dial dialer) *cobra.Command {
 func newCheck(dial dialer) *cobra.Command {
 	var output, driver string
 	var claims claimFlags
-	c := &cobra.Command{Use: "check VOLUME-ID|pvc/NAME", Short: "Check a volume, and change nothing", Long: "Check a volume, and change nothing.\n\n" + ofClaim + exitCodes, Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "check VOLUME|pvc/NAME", Short: "Check a volume, and change nothing", Long: "Check a volume, and change nothing.\n\n" + ofVolume + ofClaim + exitCodes, Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(dial)}
 	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	claims.add(c)
@@ -94,7 +97,7 @@ func newHeal(dial dialer) *cobra.Command {
 	var output, driver string
 	var dryRun bool
 	var claims claimFlags
-	c := &cobra.Command{Use: "heal VOLUME-ID|pvc/NAME", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + ofClaim + exitCodes, Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "heal VOLUME|pvc/NAME", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + ofVolume + ofClaim + exitCodes, Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(dial)}
 	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried; of a claim: only check")

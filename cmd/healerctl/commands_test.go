@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
 
 // Completion offers what fits, and no files.
@@ -24,6 +26,16 @@ func TestCompletion(t *testing.T) {
 		code, stdout, stderr := throughPipes(t, append([]string{"__complete"}, c.args...)...)
 		if code != 0 || stdout+stderr != c.want+noFiles {
 			t.Errorf("%q: exit code %d, %q, %q", c.args, code, stdout, stderr)
+		}
+	}
+	endpoint := (&fakeAdmin{volumes: []*adminpb.Volume{
+		{VolumeId: "vol-1", Pv: "pvc-1", Claim: "shop/data", Pods: []string{"shop/web-0", "shop/web-1"}},
+		{VolumeId: "vol-$(reboot)", Pv: "pvc-2", Pods: []string{"shop/web-0"}},
+		{VolumeId: hostile},
+	}}).listen(t)
+	for begun, want := range map[string]string{"": "bucket\tCheck a bucket of S3 with the credentials of a mounted Secret\nvol-1\npvc-1\nshop/data\nshop/web-0\nshop/web-1\npvc-2\n", "vol": "vol-1\n"} {
+		if code, stdout, stderr := throughPipes(t, "__complete", endpoint, "check", begun); code != 0 || stdout+stderr != want+noFiles {
+			t.Errorf("%q: exit code %d, %q, %q", begun, code, stdout, stderr)
 		}
 	}
 	_, stdout, _ := throughPipes(t, "__complete", "explain", "Not")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +48,36 @@ func listVolumes(ctx context.Context, client adminpb.AdminClient) (volumes []*ad
 		unlisted = callError{status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))}
 	}
 	return volumes, unlisted, nil
+}
+
+// completionTimeout is how long a shell waits for names.
+const completionTimeout = 2 * time.Second
+
+// plainName is a name in which a shell, which is root's, finds nothing to run or to expand: the
+// scripts that ask for completions pass them to compgen -W.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9._/:@=+-]+$`)
+
+// volumeNames completes what a volume of this node may be called; nothing without a server.
+func volumeNames(dial dialer) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+		defer cancel()
+		_ = dial(func(client adminpb.AdminClient) error {
+			volumes, _, err := listVolumes(ctx, client)
+			for _, v := range volumes {
+				for _, name := range append([]string{v.GetVolumeId(), v.GetPv(), v.GetClaim()}, v.GetPods()...) {
+					if plainName.MatchString(name) && strings.HasPrefix(name, begun) && !slices.Contains(fit, name) {
+						fit = append(fit, name)
+					}
+				}
+			}
+			return err
+		})
+		return fit, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // watchGap is the time between two looks of watch.

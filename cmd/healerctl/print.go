@@ -44,9 +44,9 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 
 func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	columns := []string{"DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED", "HEALTH"}
+	columns := []string{"DRIVER", "VOLUME-ID", "PV", "POD", "PUBLISHED", "STAGED", "HEALTH"}
 	if wide {
-		columns = append(columns, "CHECKED", "DUE", "TRIES", "PATHS")
+		columns = append(columns, "CLAIM", "CHECKED", "DUE", "TRIES", "PATHS")
 	}
 	row(table, columns...)
 	for _, v := range volumes {
@@ -66,9 +66,13 @@ func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {
 		if v.GetOmitted() > 0 {
 			more = "+"
 		}
-		cells := []string{v.GetDriver(), v.GetVolumeId(), fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, health(v)}
+		pod := strings.Join(v.GetPods(), " ")
+		if n := len(v.GetPods()); n > 1 && !wide {
+			pod = fmt.Sprintf("%s +%d", v.GetPods()[0], n-1)
+		}
+		cells := []string{v.GetDriver(), v.GetVolumeId(), v.GetPv(), pod, fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, health(v)}
 		if wide {
-			cells = append(cells, when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), paths(v))
+			cells = append(cells, v.GetClaim(), when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), paths(v))
 		}
 		row(table, cells...)
 	}

@@ -65,10 +65,10 @@ func TestSickIsRed(t *testing.T) {
 		{Driver: "d", VolumeId: hostile},
 	}}
 	endpoint := f.listen(t)
-	const list = "DRIVER   VOLUME-ID                        PUBLISHED   STAGED   HEALTH\n" +
-		"d        well                             0/0         0        healthy\n" +
-		"\x1b[31md        sick                             0/0         0        abnormal: NotMounted\x1b[0m\n" +
-		"\x1b[2md        evil\\x1b]0;x\\a\\u009b2J\\u202e\\n   0/0         0        not checked yet\x1b[0m\n"
+	const list = "DRIVER   VOLUME-ID                        PV   POD   PUBLISHED   STAGED   HEALTH\n" +
+		"d        well                             -    -     0/0         0        healthy\n" +
+		"\x1b[31md        sick                             -    -     0/0         0        abnormal: NotMounted\x1b[0m\n" +
+		"\x1b[2md        evil\\x1b]0;x\\a\\u009b2J\\u202e\\n   -    -     0/0         0        not checked yet\x1b[0m\n"
 	if code, seen, _ := inTerminal(t.Context(), t, false, "list", endpoint); code != 0 || seen != list {
 		t.Errorf("exit code %d\n%q\n%q", code, seen, list)
 	}

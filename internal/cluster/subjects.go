@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // subjects are the objects that a volume is reported on.
@@ -32,6 +34,20 @@ func (c *Cluster) subjects(ctx context.Context, driver, volumeID string, podUIDs
 		s.claim = &claim
 	}
 	return s, s.claim != nil || len(s.pods) > 0
+}
+
+// Names returns what people call the claim and the pod of a path: NAMESPACE/NAME, empty where
+// the API has not said. The directory alone proves no PersistentVolume: a pod chooses the name
+// of its inline volume.
+func (c *Cluster) Names(ctx context.Context, p facts.VolumePath) (claim, pod string) {
+	if o, known := c.pod(p.PodUID); known {
+		pod = o.Namespace + "/" + o.Name
+	}
+	pv := read(ctx, &query{c: c}, volumeKind, "", p.PV)
+	if pv != nil && pv.Spec.ClaimRef != nil && (volumeName{driver: p.DriverName, handle: p.VolumeHandle}).matches(pv) {
+		claim = pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
+	}
+	return claim, pod
 }
 
 func reference(kind string, o metav1.Object) corev1.ObjectReference {

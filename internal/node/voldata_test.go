@@ -119,7 +119,7 @@ func age(t *testing.T, file string) {
 
 func TestParseVolData(t *testing.T) {
 	got, err := parseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
-	if err != nil || got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c"}) {
+	if err != nil || got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c", Lifecycle: "Persistent"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {

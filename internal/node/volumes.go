@@ -44,8 +44,12 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 			if info.VolData == nil || info.Missing() {
 				continue
 			}
-			kind := n.kubelet.Layout(ask.Path).Kind
-			found = append(found, facts.VolumePath{VolData: *info.VolData, Path: ask.Path, Staging: kind == layout.Staging || kind == layout.BlockStaging, Mounted: ask.Mounted})
+			l := n.kubelet.Layout(ask.Path)
+			p := facts.VolumePath{VolData: *info.VolData, Path: ask.Path, Staging: l.Kind == layout.Staging || l.Kind == layout.BlockStaging, Mounted: ask.Mounted, PodUID: l.PodUID}
+			if p.Lifecycle != "Ephemeral" { // else the directory has the name that the pod gave to the volume
+				p.PV = l.PV
+			}
+			found = append(found, p)
 		}
 	}
 	return found, unlisted(unread)

@@ -35,16 +35,19 @@ func TestVolumes(t *testing.T) {
 	laidOut(t, n, n.Kubelet().Staging("d", "on its way out"), "d", "on its way out", false)
 	laidOut(t, n, pod("1", "pv-starting"), "d", "starting", false)
 	done(t, os.Remove(pod("1", "pv-starting"))) // which the driver makes
+	laidOut(t, n, pod("1", "scratch"), "d", "inline", false)
+	done(t, os.WriteFile(filepath.Dir(pod("1", "scratch"))+"/vol_data.json", []byte(`{"driverName":"d","volumeHandle":"inline","volumeLifecycleMode":"Ephemeral"}`), 0o600))
 	laidOut(t, n, pod("1", "pv-torn"), "d", "torn", true)
 	done(t, os.WriteFile(filepath.Dir(pod("1", "pv-torn"))+"/vol_data.json", []byte(`{"driver`), 0o600))
 	want := []facts.VolumePath{
 		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: staging, Staging: true, Mounted: true},
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("1", "pv"), Mounted: true},
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("2", "pv")},
-		{VolData: facts.VolData{DriverName: "other", VolumeHandle: "o"}, Path: pod("1", "pv-other"), Mounted: true},
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw"}, Path: publish + "pv-raw/1", Mounted: true},
-		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw-lost"}, Path: publish + "pv-lost/1"},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("1", "pv"), Mounted: true, PV: "pv", PodUID: "1"},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "v"}, Path: pod("2", "pv"), PV: "pv", PodUID: "2"},
+		{VolData: facts.VolData{DriverName: "other", VolumeHandle: "o"}, Path: pod("1", "pv-other"), Mounted: true, PV: "pv-other", PodUID: "1"},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw"}, Path: publish + "pv-raw/1", Mounted: true, PV: "pv-raw", PodUID: "1"},
+		{VolData: facts.VolData{DriverName: "d", VolumeHandle: "raw-lost"}, Path: publish + "pv-lost/1", PV: "pv-lost", PodUID: "1"},
 	}
+	want = append(want, facts.VolumePath{VolData: facts.VolData{DriverName: "d", VolumeHandle: "inline", Lifecycle: "Ephemeral"}, Path: pod("1", "scratch"), PodUID: "1"})
 	laidOut(t, n, pod("1", "pv-directory"), "d", "directory", false)
 	file := filepath.Dir(pod("1", "pv-directory")) + "/vol_data.json"
 	done(t, os.Remove(file))

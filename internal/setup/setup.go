@@ -19,6 +19,7 @@ import (
 	"github.com/csi-addons/node-healer/internal/state"
 	"github.com/csi-addons/node-healer/internal/wanted"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
@@ -224,13 +225,15 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 		roots = append(roots, configured, resolved)
 	}
 	var onReport func(healer.Report, func(healer.Report) string)
+	var names func(context.Context, facts.VolumePath) (claim, pod string)
 	if c != nil {
-		onReport = c.Note
+		onReport, names = c.Note, c.Names
 	}
 	p.server, err = nodeserver.New(nodeserver.Config{
 		Healer:      h,
 		Finder:      p.Node,
 		Volumes:     p.Node,
+		Names:       names,
 		States:      states,
 		Audit:       p.audit,
 		Driver:      p.cfg.onlyDriver(),

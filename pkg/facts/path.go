@@ -54,4 +54,7 @@ const (
 type VolData struct {
 	DriverName   string `json:"driverName"`
 	VolumeHandle string `json:"volumeHandle"`
+	// Lifecycle is Persistent, or Ephemeral for a pod's inline volume; kubelet writes it into
+	// a pod's file only.
+	Lifecycle string `json:"volumeLifecycleMode"`
 }

@@ -14,6 +14,9 @@ type VolumePath struct {
 	Staging bool
 	// Mounted is true where something is mounted at the path.
 	Mounted bool
+	// PV is the PersistentVolume, and PodUID the pod, that the path names; empty where it
+	// names none. A pod's inline volume has no PersistentVolume.
+	PV, PodUID string
 }
 
 // UnlistedError says that there may be volumes besides those that were found: files or

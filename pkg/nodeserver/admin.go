@@ -44,7 +44,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	case err != nil:
 		return toStatus(healer.Failed("list the volumes", err))
 	}
-	volumes := volumesOf(paths)
+	volumes := volumesOf(a.addNames(stream.Context(), paths, true))
 	a.addStates(stream.Context(), volumes)
 	for _, v := range volumes {
 		if err := stream.Send(v); err != nil {
@@ -57,7 +57,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 type volumeKey struct{ driver, volumeID string }
 
 // volumesOf returns the volumes that have the paths, sorted.
-func volumesOf(paths []facts.VolumePath) (volumes []*adminpb.Volume) {
+func volumesOf(paths []namedPath) (volumes []*adminpb.Volume) {
 	byKey := map[volumeKey]*adminpb.Volume{}
 	for _, p := range paths {
 		k := volumeKey{p.DriverName, p.VolumeHandle}
@@ -65,6 +65,10 @@ func volumesOf(paths []facts.VolumePath) (volumes []*adminpb.Volume) {
 		if v == nil {
 			v = &adminpb.Volume{Driver: valid(p.DriverName), VolumeId: valid(p.VolumeHandle)}
 			byKey[k], volumes = v, append(volumes, v)
+		}
+		v.Pv, v.Claim = cmp.Or(v.Pv, valid(p.PV)), cmp.Or(v.Claim, p.claim)
+		if pod := cmp.Or(p.pod, valid(p.PodUID)); pod != "" && !slices.Contains(v.Pods, pod) && len(v.Pods) < maxListed {
+			v.Pods = append(v.Pods, pod)
 		}
 		if len(v.Paths) < maxListed {
 			v.Paths = append(v.Paths, &adminpb.VolumePath{Path: valid(p.Path), Staging: p.Staging, Mounted: p.Mounted})
@@ -88,10 +92,8 @@ func (a admin) HealVolume(ctx context.Context, req *adminpb.HealVolumeRequest) (
 	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), !req.GetDryRun())
 }
 
-func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.VolumeReport, error) {
+func (a admin) do(ctx context.Context, driver, name string, heals bool) (*adminpb.VolumeReport, error) {
 	started := time.Now()
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
-	ctx = klog.NewContext(ctx, logger)
 	var report healer.Report
 	if err := onlyRoot(ctx); err != nil {
 		return nil, err
@@ -99,16 +101,19 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 	if a.server.cfg.Off {
 		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"})
 	}
-	paths, err := a.find(ctx, driver, id)
+	known, published, staged, err := a.find(ctx, driver, name)
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	id := known.GetVolumeId()
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
+	ctx = klog.NewContext(ctx, logger)
 	do := a.server.cfg.Healer.Check
 	if heals {
 		do = a.server.cfg.Healer.Heal
 	}
 	err = healer.NotFound("nothing of the volume is mounted")
-	for _, path := range paths {
+	for _, path := range append(published, staged...) {
 		// The caller named no path: that the volume is wanted there has to be shown.
 		report, err = a.server.run(ctx, healer.Volume{ID: id, Path: path, Unasked: true, Named: true}, do)
 		if healer.KindOf(err) != healer.KindNotFound {
@@ -124,8 +129,8 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 	}
 	a.server.Publish(report)
 	out := adminReport(report, !heals)
+	out.Pv, out.Claim, out.Pods = known.GetPv(), known.GetClaim(), known.GetPods()
 	if !heals {
-		known := &adminpb.Volume{Driver: out.GetDriver(), VolumeId: out.GetVolumeId()}
 		ctx, cancel := context.WithTimeout(ctx, statesTimeout)
 		defer cancel()
 		a.addStates(ctx, []*adminpb.Volume{known})
@@ -137,39 +142,33 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 // statesTimeout is how long an answer waits for a loop that may hang.
 const statesTimeout = time.Second
 
-// find returns the paths of a volume, those where it is published first.
-func (a admin) find(ctx context.Context, driver, id string) (paths []string, err error) {
-	if id == "" || len(id) > maxVolumeIDBytes {
-		return nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
+// find returns the volume that has a name, and the paths where it is published and staged.
+func (a admin) find(ctx context.Context, driver, name string) (v *adminpb.Volume, published, staged []string, err error) {
+	if name == "" || len(name) > maxVolumeIDBytes {
+		return nil, nil, nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
 	all, err := a.server.cfg.Volumes.Volumes(ctx)
 	hidden := errors.As(err, new(*facts.UnlistedError))
 	if err != nil && !hidden {
-		return nil, healer.Failed("find the volume", err)
+		return nil, nil, nil, healer.Failed("find the volume", err)
 	}
-	var published, staged []string
-	drivers := map[string]bool{}
-	for _, p := range all {
-		if p.VolumeHandle != id || driver != "" && p.DriverName != driver {
-			continue
-		}
-		drivers[p.DriverName] = true
+	paths, ambiguous := a.named(ctx, driver, name, all)
+	switch {
+	case ambiguous != nil:
+		return nil, nil, nil, ambiguous
+	case len(paths) == 0 && hidden:
+		return nil, nil, nil, healer.Failed("find the volume", err)
+	case len(paths) == 0:
+		return nil, nil, nil, healer.NotFound("no volume of this node has this ID, path, PersistentVolume, claim or pod: healerctl list shows them all")
+	}
+	for _, p := range paths {
 		if p.Staging {
 			staged = append(staged, p.Path)
 		} else {
 			published = append(published, p.Path)
 		}
 	}
-	if len(drivers) > 1 {
-		return nil, healer.Invalid("driver", "%d drivers have a volume of this ID: name one", len(drivers))
-	}
-	if len(published)+len(staged) == 0 {
-		if hidden {
-			return nil, healer.Failed("find the volume", err)
-		}
-		return nil, healer.NotFound("no such volume on this node")
-	}
-	return append(published, staged...), nil
+	return volumesOf(paths)[0], published, staged, nil
 }
 
 // onlyRoot fails for a caller that may heal by path, and not act on what it cannot name.

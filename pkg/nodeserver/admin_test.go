@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,10 +132,10 @@ func (p partlyListed) Volumes(context.Context) ([]facts.VolumePath, error) {
 func TestVolumesThatCannotAllBeListed(t *testing.T) {
 	a := newAdmin(t, &fakeHealer{})
 	a.server.cfg.Volumes = partlyListed{fakeVolumes{volumeAt("d", "v", "/p", false)}}
-	if paths, err := a.find(asUID(0), "", "v"); err != nil || !slices.Equal(paths, []string{"/p"}) {
+	if _, paths, _, err := a.find(asUID(0), "", "v"); err != nil || !slices.Equal(paths, []string{"/p"}) {
 		t.Errorf("%v, %v", paths, err)
 	}
-	if _, err := a.find(asUID(0), "", "w"); err == nil || healer.KindOf(err) == healer.KindNotFound {
+	if _, _, _, err := a.find(asUID(0), "", "w"); err == nil || healer.KindOf(err) == healer.KindNotFound {
 		t.Errorf("%v", err)
 	}
 	s := &contextStream{ctx: asUID(0)}
@@ -188,13 +189,17 @@ type auditStream struct{ contextStream }
 func (*auditStream) Send(*adminpb.AuditLine) error { return errors.New("sent") }
 
 func TestAdminFindsTheVolume(t *testing.T) {
+	called := func(p facts.VolumePath, pv, uid string) facts.VolumePath {
+		p.PV, p.PodUID = pv, uid
+		return p
+	}
 	paths := []facts.VolumePath{
-		volumeAt("a", "v", "/staged", true), volumeAt("a", "v", "/published", false), volumeAt("a", "w", "/other", false),
-		volumeAt("a", "both", "/of-a", false), volumeAt("b", "both", "/of-b", false),
+		volumeAt("a", "v", "/staged", true), called(volumeAt("a", "v", "/published", false), "pv-v", "uid-1"), called(volumeAt("a", "w", "/other", false), "pv-w", "uid-2"),
+		called(volumeAt("a", "both", "/of-a", false), "", "uid-3"), called(volumeAt("b", "both", "/of-b", false), "pv-both", "uid-3"),
 	}
 	for name, c := range map[string]struct {
-		id, driver, path string
-		code             codes.Code
+		name, id, driver, path string
+		code                   codes.Code
 	}{
 		"published before staged": {id: "v", path: "/published"},
 		"unknown":                 {id: "x", code: codes.NotFound},
@@ -203,10 +208,31 @@ func TestAdminFindsTheVolume(t *testing.T) {
 		"too long":                {id: strings.Repeat("x", maxVolumeIDBytes+1), code: codes.InvalidArgument},
 		"of two drivers":          {id: "both", code: codes.InvalidArgument},
 		"of the driver named":     {id: "both", driver: "b", path: "/of-b"},
+		"by a path":               {name: "/staged", id: "v", path: "/published"},
+		"by its PV":               {name: "pv-both", id: "both", path: "/of-b"},
+		"by its claim":            {name: "shop/pv-v", id: "v", path: "/published"},
+		"by its pod":              {name: "shop/uid-1", id: "v", path: "/published"},
+		"by its pod's UID":        {name: "uid-1", id: "v", path: "/published"},
+		"by a pod of two volumes": {name: "shop/uid-3", code: codes.InvalidArgument},
+		// A tenant has named a pod as if it were another's volume.
+		"an ID before a pod": {id: "v", path: "/published"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &fakeHealer{}
-			_, err := newAdmin(t, h, paths...).HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: c.id, Driver: c.driver})
+			a := newAdmin(t, h, paths...)
+			a.server.cfg.Names = func(_ context.Context, p facts.VolumePath) (claim, pod string) {
+				switch p.PodUID {
+				case "":
+					return "", ""
+				case "uid-2":
+					return "shop/" + p.PV, "v"
+				}
+				return "shop/" + p.PV, "shop/" + p.PodUID
+			}
+			got, err := a.HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: cmp.Or(c.name, c.id), Driver: c.driver})
+			if c.id == "v" && err == nil && (got.GetPv() != "pv-v" || got.GetClaim() != "shop/pv-v" || !slices.Equal(got.GetPods(), []string{"shop/uid-1"})) {
+				t.Errorf("%v", got)
+			}
 			if status.Code(err) != c.code {
 				t.Fatal(err)
 			}

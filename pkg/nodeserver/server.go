@@ -20,6 +20,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -41,6 +42,9 @@ type Config struct {
 	Finder Finder
 	// Volumes finds all volumes of this node; nil: the Admin service is not offered.
 	Volumes Volumes
+	// Names returns the claim and the pod of a path as NAMESPACE/NAME, empty where they are
+	// not known; nil: there is no API to ask.
+	Names func(context.Context, facts.VolumePath) (claim, pod string)
 	// States returns what the node's own loop saw last; nil: there is none.
 	States func(context.Context) healer.LoopState
 	// Audit is required with Volumes.

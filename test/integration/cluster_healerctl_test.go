@@ -3,6 +3,7 @@ package integration
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,28 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
+
+// onNode has root on the node call a volume by what the API says of it.
+func (j *jobs) onNode(t *testing.T, program string, v *claimed) {
+	claim, pod := j.namespace+"/"+v.claim.Name, j.namespace+"/"+v.pod.Name
+	endpoint := "--endpoint=unix://" + j.Socket()
+	out, err := exec.CommandContext(t.Context(), program, "list", endpoint).CombinedOutput()
+	named := func(line string) bool { return strings.Contains(line, v.ID) && strings.Contains(line, v.PV) && strings.Contains(line, pod) }
+	if err != nil || !slices.ContainsFunc(strings.Split(string(out), "\n"), named) {
+		t.Errorf("%v, %s", err, out)
+	}
+	for _, name := range []string{claim, pod} {
+		out, err := exec.CommandContext(t.Context(), program, "check", name, endpoint).CombinedOutput()
+		if exit := (&exec.ExitError{}); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.HasPrefix(string(out), "abnormal: "+v.ID+"\n") ||
+			!strings.Contains(string(out), " "+claim+"\n") || !strings.Contains(string(out), " "+pod+"\n") {
+			t.Errorf("%s: %v, %s", name, err, out)
+		}
+		out, err = exec.CommandContext(t.Context(), program, "__complete", "heal", endpoint, name[:len(name)-1]).CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(out), name+"\n") {
+			t.Errorf("completion of %s: %v, %s", name, err, out)
+		}
+	}
+}
 
 // byHand has a person with the rights of edit find, check and heal a claim by healerctl, and
 // one without learn which right is missing.
@@ -43,6 +66,7 @@ func (j *jobs) byHand(t *testing.T) {
 	j.api.Account(t, j.namespace, "other")
 
 	v := j.lost("job-by-hand")
+	j.onNode(t, program, v)
 	claim := "pvc/" + v.claim.Name
 	here := "--namespace=" + j.namespace
 	if out := call("editor", 1, "check", claim, here); !strings.HasPrefix(out, "Succeeded, Abnormal: ") || !strings.Contains(out, "NotMounted") || !strings.Contains(out, "\n"+thisNode+"   true") {

@@ -45,7 +45,14 @@ func TestHealerctl(t *testing.T) {
 	n.Expect("healthy", v.Request())
 	before := n.Table()
 	call(0, "check", "by hand")
-	call(3, "check", "another")
+	if out := call(3, "check", "another"); !strings.Contains(out, "healerctl list") {
+		t.Error(out)
+	}
+	for _, name := range []string{v.PV, harness.PodUID, v.MountPoint(), v.Staging} {
+		if out := call(0, "check", name); !strings.HasPrefix(out, "healthy: by hand\n") || !strings.Contains(out, " "+v.PV+"\n") || !strings.Contains(out, " "+harness.PodUID+"\n") {
+			t.Errorf("by %s: %s", name, out)
+		}
+	}
 	var volumes []struct {
 		VolumeID string `json:"volume_id"`
 	}

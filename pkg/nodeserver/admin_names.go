@@ -1,0 +1,79 @@
+package nodeserver
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// namedPath is a path with the names that the API has for its claim and pod.
+type namedPath struct {
+	facts.VolumePath
+
+	claim, pod string
+}
+
+// namesTimeout bounds how long an answer waits for names that the API has to be asked for.
+const namesTimeout = 2 * time.Second
+
+// addNames asks for the names only if it is told to.
+func (a admin) addNames(ctx context.Context, paths []facts.VolumePath, ask bool) []namedPath {
+	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+	defer cancel()
+	all := make([]namedPath, 0, len(paths))
+	for _, p := range paths {
+		named := namedPath{VolumePath: p}
+		if ask && a.server.cfg.Names != nil {
+			named.claim, named.pod = a.server.cfg.Names(ctx, p)
+		}
+		all = append(all, named)
+	}
+	return all
+}
+
+// names are what a person may call a volume, the surest first: tenants choose the names of
+// their claims and pods, and those must not stand for another's ID.
+var names = []struct {
+	// asked is whether the API knows it, and no path.
+	asked bool
+	is    func(p namedPath, name string) bool
+}{
+	{false, func(p namedPath, name string) bool { return p.VolumeHandle == name }},
+	{false, func(p namedPath, name string) bool { return p.Path == name }},
+	{false, func(p namedPath, name string) bool { return p.PV == name }},
+	{false, func(p namedPath, name string) bool { return p.PodUID == name }},
+	{true, func(p namedPath, name string) bool { return p.claim == name }},
+	{true, func(p namedPath, name string) bool { return p.pod == name }},
+}
+
+// named returns the paths of the volume that has a name, none if no volume has it. What several
+// are called is an error.
+func (a admin) named(ctx context.Context, driver, name string, paths []facts.VolumePath) ([]namedPath, error) {
+	paths = slices.DeleteFunc(slices.Clone(paths), func(p facts.VolumePath) bool { return driver != "" && p.DriverName != driver })
+	for _, n := range names {
+		has := map[volumeKey]bool{}
+		for _, p := range a.addNames(ctx, paths, n.asked) {
+			if n.is(p, name) {
+				has[volumeKey{p.DriverName, p.VolumeHandle}] = true
+			}
+		}
+		if len(has) == 0 {
+			continue
+		}
+		its := a.addNames(ctx, slices.DeleteFunc(paths, func(p facts.VolumePath) bool { return !has[volumeKey{p.DriverName, p.VolumeHandle}] }), true)
+		if len(has) == 1 {
+			return its, nil
+		}
+		var ids []string
+		for _, v := range volumesOf(its) {
+			ids = append(ids, quoted(v.GetVolumeId())+" of "+v.GetDriver())
+		}
+		return nil, healer.Invalid("volume_id", "%d volumes are called so: name one by its ID, with its driver (--driver): %s", len(ids), printable.Line(strings.Join(ids, ", "), logTextBytes))
+	}
+	return nil, nil
+}
