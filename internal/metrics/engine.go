@@ -44,7 +44,7 @@ func (c Counting) count(ctx context.Context, operation string, v healer.Volume, 
 		c.m.checks.WithLabelValues(origin, outcome).Inc()
 		c.m.checkSeconds.WithLabelValues(origin, outcome).Observe(took)
 	} else {
-		c.m.heals.WithLabelValues(origin, outcome).Inc()
+		c.m.heals.WithLabelValues(c.m.drivers.bounded(r.Driver), origin, outcome).Inc()
 		c.m.healSeconds.WithLabelValues(origin, outcome).Observe(took)
 	}
 	c.m.report(operation, r, err)
@@ -67,16 +67,17 @@ func (m *Metrics) report(operation string, r healer.Report, err error) {
 	if err != nil {
 		m.errors.WithLabelValues(operation, healer.KindOf(err).String(), string(healer.Classify("", "", err).Type)).Inc()
 	}
+	driver := m.drivers.bounded(r.Driver)
 	for _, o := range r.Steps {
 		kind := ""
 		if o.Err != nil {
 			kind = string(healer.Classify(o.Step, "", o.Err).Type)
 		}
-		m.steps.WithLabelValues(o.Provider, o.Step, kind).Inc()
+		m.steps.WithLabelValues(driver, o.Provider, o.Step, kind).Inc()
 	}
 	if operation == "heal" { // a check refuses every step
 		for _, refused := range r.Refused {
-			m.refusals.WithLabelValues(refused.Step, string(refused.Rule)).Inc()
+			m.refusals.WithLabelValues(driver, refused.Step, string(refused.Rule)).Inc()
 		}
 	}
 	for _, f := range r.After.Failures {

@@ -108,11 +108,11 @@ func (m *Metrics) define() {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: durationBuckets}, labels)
 	}
 	m.checks = counter("checks_total", "Checks that ended, by what they showed.", labelOrigin, labelOutcome)
-	m.heals = counter("heals_total", "Heals that ended, by what they showed; healthy: there was nothing to heal.", labelOrigin, labelOutcome)
+	m.heals = counter("heals_total", "Heals that ended, by what they showed; healthy: there was nothing to heal.", labelDriver, labelOrigin, labelOutcome)
 	m.checkSeconds = seconds("check_duration_seconds", "How long checks took.", labelOrigin, labelOutcome)
 	m.healSeconds = seconds("heal_duration_seconds", "How long heals took.", labelOrigin, labelOutcome)
-	m.steps = counter("steps_total", "Heal steps that ended; an empty error_type is success.", labelProvider, labelStep, labelErrorType)
-	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused, by the rule that did.", labelStep, labelRule)
+	m.steps = counter("steps_total", "Heal steps that ended; an empty error_type is success.", labelDriver, labelProvider, labelStep, labelErrorType)
+	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused, by the rule that did.", labelDriver, labelStep, labelRule)
 	m.providerFailures = counter("provider_failures_total", "Storage providers that could not examine a volume.", labelProvider)
 	m.errors = counter("errors_total", "Checks and heals that had no answer, by the kind of error.", labelOperation, labelKind, labelErrorType)
 	m.recovery = prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -61,9 +61,9 @@ func used(t *testing.T) *Metrics {
 	v := healer.Volume{ID: "hunter2", Path: "/hunter2", Secrets: healer.Secrets{"key": "hunter2"}}
 	_, _ = m.Counting(fakeEngine{}).Check(ctx, v)
 	_, _ = m.Counting(fakeEngine{report: healer.Report{After: sick, Refused: []healer.Refusal{{Step: "rebind"}}}}).Check(loop, v)
-	_, _ = m.Counting(fakeEngine{report: healer.Report{Before: sick, Steps: []healer.Outcome{{Step: "rebind", Provider: "mounts"}}}}).Heal(ctx, v)
+	_, _ = m.Counting(fakeEngine{report: healer.Report{Before: sick, Driver: "d", Steps: []healer.Outcome{{Step: "rebind", Provider: "mounts"}}}}).Heal(ctx, v)
 	_, _ = m.Counting(fakeEngine{report: healer.Report{
-		Before: sick, After: sick, Steps: []healer.Outcome{{Step: "replace", Provider: "mounts", Err: syscall.EPERM}}, Refused: []healer.Refusal{{Step: "cover", Rule: healer.RuleWanted}},
+		Driver: "d", Before: sick, After: sick, Steps: []healer.Outcome{{Step: "replace", Provider: "mounts", Err: syscall.EPERM}}, Refused: []healer.Refusal{{Step: "cover", Rule: healer.RuleWanted}},
 	}}).Heal(loop, v)
 	_, _ = m.Counting(fakeEngine{err: healer.NotFound("hunter2")}).Check(ctx, v)
 	_, _ = m.Counting(fakeEngine{err: healer.Failed("observe hunter2", context.DeadlineExceeded)}).Heal(ctx, v)
@@ -78,14 +78,14 @@ func TestWhatIsCounted(t *testing.T) {
 		`node_healer_checks_total{origin="call",outcome="healthy"} 1`,
 		`node_healer_checks_total{origin="loop",outcome="abnormal"} 1`,
 		`node_healer_checks_total{origin="call",outcome="not-found"} 1`,
-		`node_healer_heals_total{origin="call",outcome="error"} 1`,
-		`node_healer_heals_total{origin="call",outcome="healed"} 1`,
-		`node_healer_heals_total{origin="loop",outcome="abnormal"} 1`,
+		`node_healer_heals_total{driver="",origin="call",outcome="error"} 1`,
+		`node_healer_heals_total{driver="d",origin="call",outcome="healed"} 1`,
+		`node_healer_heals_total{driver="d",origin="loop",outcome="abnormal"} 1`,
 		`node_healer_check_duration_seconds_count{origin="loop",outcome="abnormal"} 1`,
 		`node_healer_heal_duration_seconds_count{origin="call",outcome="healed"} 1`,
-		`node_healer_steps_total{error_type="",provider="mounts",step="rebind"} 1`,
-		`node_healer_steps_total{error_type="permission",provider="mounts",step="replace"} 1`,
-		`node_healer_step_refusals_total{rule="wanted",step="cover"} 1`,
+		`node_healer_steps_total{driver="d",error_type="",provider="mounts",step="rebind"} 1`,
+		`node_healer_steps_total{driver="d",error_type="permission",provider="mounts",step="replace"} 1`,
+		`node_healer_step_refusals_total{driver="d",rule="wanted",step="cover"} 1`,
 		`node_healer_errors_total{error_type="validation",kind="not-found",operation="check"} 1`,
 		`node_healer_errors_total{error_type="timeout",kind="failed",operation="heal"} 1`,
 		`node_healer_recovery_duration_seconds_count{by="loop"} 1`,
@@ -97,7 +97,7 @@ func TestWhatIsCounted(t *testing.T) {
 			t.Errorf("no %s", line)
 		}
 	}
-	if code != http.StatusOK || strings.Contains(text, `step_refusals_total{step="rebind"}`) || strings.Contains(text, "hunter2") {
+	if code != http.StatusOK || strings.Contains(text, `rule="",step="rebind"`) || strings.Contains(text, "hunter2") {
 		t.Errorf("%d: %s", code, text)
 	}
 }

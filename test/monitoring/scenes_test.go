@@ -132,30 +132,30 @@ var scenes = []scene{
 	},
 	{
 		name:    "a step that fails each time",
-		samples: []string{`node_healer_steps_total{node="n",provider="mounts",step="rebind",error_type="execution"} 0+1x20`},
+		samples: []string{`node_healer_steps_total{node="n",driver="d",provider="mounts",step="rebind",error_type="execution"} 0+1x20`},
 		after:   15 * time.Minute,
 		firing:  []string{"NodeHealerStepsFail"},
 	},
 	{
 		name: "a step that failed twice",
 		samples: []string{
-			`node_healer_steps_total{node="n",provider="mounts",step="rebind",error_type="execution"} 0 1 2x20`,
-			`node_healer_steps_total{node="n",provider="mounts",step="rebind",error_type=""} 0+1x20`,
+			`node_healer_steps_total{node="n",driver="d",provider="mounts",step="rebind",error_type="execution"} 0 1 2x20`,
+			`node_healer_steps_total{node="n",driver="d",provider="mounts",step="rebind",error_type=""} 0+1x20`,
 		},
 		after:  15 * time.Minute,
 		almost: "NodeHealerStepsFail",
 	},
 	{
 		name:    "a daemon that dies all the time",
-		samples: []string{`node_healer_heals_total{node="n",origin="loop",outcome="healed"} 0+1x30`},
+		samples: []string{`node_healer_heals_total{node="n",driver="d",origin="loop",outcome="healed"} 0+1x30`},
 		after:   20 * time.Minute,
 		firing:  []string{"NodeHealerHealsAgainAndAgain"},
 	},
 	{
 		name: "eight volumes that were healed once",
 		samples: []string{
-			`node_healer_heals_total{node="n",origin="loop",outcome="healed"} 0 8x30`,
-			`node_healer_heals_total{node="n",origin="call",outcome="healthy"} 0+9x30`,
+			`node_healer_heals_total{node="n",driver="d",origin="loop",outcome="healed"} 0 8x30`,
+			`node_healer_heals_total{node="n",driver="d",origin="call",outcome="healthy"} 0+9x30`,
 		},
 		after:  20 * time.Minute,
 		almost: "NodeHealerHealsAgainAndAgain",
