@@ -23,9 +23,13 @@ A heal needs Linux 5.14. What older kernels lack:
 - Below 6.8 mounts have no unique ids: each check walks over all processes; tmpfs is never rebound; a container's mount is proven only while the host has the same filesystem instance.
 - Below 6.5 a dead FUSE mount (ENOTCONN) is covered by the new one instead of replaced; any other dead mount is reported (ReplaceNotSupported).
 
-"yes": the tests passed. "no": they fail. A number: they do not run there, for the reason below the table.
-
 `
+
+// everywhere precedes the features that each kernel has, and elsewhere the table of the others.
+const (
+	everywhere = "The tests passed on each of them for:\n"
+	elsewhere  = "\nElsewhere \"no\" is a test that fails, and a number one that does not run there, for the reason below the table.\n\n"
+)
 
 // table is docs/kernels.md: a cell for each feature and kernel.
 type table struct {
@@ -82,9 +86,19 @@ func (o *result) reason() string {
 func (t table) String() string {
 	var page strings.Builder
 	page.WriteString(tableHead)
+	page.WriteString(everywhere + "\n")
+	for _, f := range features {
+		if t.everywhere(f) {
+			fmt.Fprintf(&page, "- %s\n", f.name)
+		}
+	}
+	page.WriteString(elsewhere)
 	fmt.Fprintf(&page, "| | %s |\n|---|%s\n", strings.Join(t.kernels, " | "), strings.Repeat("---|", len(t.kernels)))
 	var reasons []string
 	for _, f := range features {
+		if t.everywhere(f) {
+			continue
+		}
 		fmt.Fprintf(&page, "| %s |", f.name)
 		for _, kernel := range t.kernels {
 			cell := t.cells[f.name][kernel]
@@ -105,6 +119,11 @@ func (t table) String() string {
 	return page.String()
 }
 
+// everywhere reports whether a feature's tests passed on each kernel.
+func (t table) everywhere(f feature) bool {
+	return !slices.ContainsFunc(t.kernels, func(kernel string) bool { return t.cells[f.name][kernel] != yes })
+}
+
 // readTable reads the page.
 func readTable(path string) (table, error) {
 	raw, err := os.ReadFile(path)
@@ -118,6 +137,8 @@ func readTable(path string) (table, error) {
 			reasons = append(reasons, reason)
 		}
 	}
+	_, list, _ := strings.Cut(string(raw), everywhere)
+	list, _, _ = strings.Cut(list, elsewhere)
 	for line := range strings.Lines(string(raw)) {
 		row := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		switch {
@@ -140,6 +161,14 @@ func readTable(path string) (table, error) {
 				cells[kernel] = cell
 			}
 			t.cells[strings.TrimSpace(row[0])] = cells
+		}
+	}
+	for line := range strings.Lines(list) {
+		if name, is := strings.CutPrefix(strings.TrimSpace(line), "- "); is {
+			t.cells[name] = map[string]string{}
+			for _, kernel := range t.kernels {
+				t.cells[name][kernel] = yes
+			}
 		}
 	}
 	return t, nil

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,7 +107,15 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: %q, want %q", features[i].name, got, want)
 		}
 	}
-	if !strings.Contains(made.String(), "| "+features[2].name+" | 1 |\n") {
-		t.Error(made.String())
+	text := made.String()
+	if !strings.Contains(text, "| "+features[2].name+" | 1 |\n") || !strings.Contains(text, "\n- "+features[3].name+"\n") {
+		t.Error(text)
+	}
+	path := filepath.Join(t.TempDir(), "kernels.md")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := readTable(path); err != nil || again.String() != text {
+		t.Errorf("%v: it reads\n%s", err, again)
 	}
 }
