@@ -203,7 +203,7 @@ func TestWhatIsReplacedIsRecorded(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&s)
 		}
-		b.engine.savePrevious(context.Background(), &healer.Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
+		_, _ = b.engine.savePrevious(context.Background(), &healer.Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
 		if b.notes.saves != min(1, len(tc.previous)) {
 			t.Errorf("%s: %d saves", name, b.notes.saves)
 		}
@@ -249,7 +249,7 @@ func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
 		record := healer.Record{BootID: "b", Newest: 5, MountPoints: []healer.MountPointRecord{{Path: podA}}}
 		b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
 		c := healer.Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]facts.Superblock{two: answered, three: answered, one: disconn}}
-		b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
+		_, _ = b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []facts.Dev
 		for _, r := range b.notes.records {
 			for _, f := range r.Previous {
@@ -270,7 +270,7 @@ func TestPreviousInARecordOfAnEarlierBoot(t *testing.T) {
 	b := newFixture(t)
 	b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
 	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "a", Newest: 5}}
-	b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
+	_, _ = b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
 	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Previous) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -282,7 +282,7 @@ func TestWhatABatchReplacesIsRecorded(t *testing.T) {
 	first, second := containerMountPoint(1, dev(1), "proven"), containerMountPoint(2, dev(2), "proven")
 	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "b"}, MountPoints: []healer.MountPoint{first, second}}
 	for _, p := range c.MountPoints {
-		b.engine.savePrevious(t.Context(), &c, healer.Step{Cost: healer.Replace, MountPoint: p})
+		_, _ = b.engine.savePrevious(t.Context(), &c, healer.Step{Cost: healer.Replace, MountPoint: p})
 	}
 	previous := b.notes.records[volumeKey("", "")].Previous
 	if len(previous) != 2 || previous[0].Newest != 701 || previous[1].Newest != 702 {
