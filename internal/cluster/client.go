@@ -34,15 +34,21 @@ type client struct {
 }
 
 // newClient returns a client that has not sent anything yet.
-func newClient(kubeconfig, version string) (*client, error) {
-	access, err := rest.InClusterConfig()
-	if kubeconfig != "" {
-		access, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+func newClient(cfg Config) (*client, error) {
+	var access *rest.Config
+	var err error
+	switch {
+	case cfg.Access != nil:
+		access = rest.CopyConfig(cfg.Access)
+	case cfg.Kubeconfig != "":
+		access, err = clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	default:
+		access, err = rest.InClusterConfig()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find the Kubernetes API: %w", err)
 	}
-	access.UserAgent = "node-healer/" + version
+	access.UserAgent = "node-healer/" + cfg.Version
 	// Callers limit their own rates (running heals, the reporter): a limit here
 	// would look like an API that does not answer.
 	access.QPS = -1

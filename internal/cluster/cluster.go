@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	expiring "k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -21,8 +22,10 @@ import (
 // concern its internals, are logged.
 const clientGoVerbosity = 5
 
-// Config configures a Cluster. All fields but Kubeconfig are required.
+// Config configures a Cluster. All fields but Access and Kubeconfig are required.
 type Config struct {
+	// Access says how to reach the API; nil: Kubeconfig does.
+	Access *rest.Config
 	// Kubeconfig is a file that says how to reach the API; empty: the service account of
 	// our own pod.
 	Kubeconfig string
@@ -66,7 +69,7 @@ type Cluster struct {
 
 // New returns a Cluster that knows nothing, and sends nothing, until Run.
 func New(cfg Config) (*Cluster, error) {
-	client, err := newClient(cfg.Kubeconfig, cfg.Version)
+	client, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}

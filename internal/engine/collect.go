@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -11,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -109,7 +109,7 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 		var a collected
 		defer func() {
 			if fault := recover(); fault != nil {
-				a = collected{err: panicked(ctx, p, fault)}
+				a = collected{err: panicked(ctx, p, c.Volume, fault)}
 			}
 			answer <- a
 		}()
@@ -122,19 +122,26 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 	return answer
 }
 
-func panicked(ctx context.Context, p healer.Provider, fault any) error {
-	klog.FromContext(ctx).Error(nil, "Panic in a provider", "provider", p.Name(), "panic", panicText(fault), "stack", string(debug.Stack()))
-	return errors.New("internal error, see the log")
+func panicked(ctx context.Context, p healer.Provider, v healer.Volume, fault any) error {
+	text := panicText(v, fault)
+	klog.FromContext(ctx).Error(nil, "Panic in a provider", "provider", p.Name(), "panic", text, "stack", string(debug.Stack()))
+	return fmt.Errorf("internal error, see the log: panic: %s", text)
 }
 
-// panicText returns the runtime's own words, or only the type of another value, which may
-// hold a part of the request.
-func panicText(fault any) string {
+// panicText returns the words of a panic. Those of a provider, and not of the runtime, may
+// quote the request: they are only returned for a request without secrets and context.
+func panicText(v healer.Volume, fault any) string {
 	if known, ok := fault.(runtime.Error); ok {
 		return known.Error()
 	}
-	return fmt.Sprintf("a value of type %T", fault)
+	if len(v.Secrets) > 0 || len(v.Context) > 0 || len(v.MountFlags) > 0 {
+		return fmt.Sprintf("a value of type %T", fault)
+	}
+	return printable.Line(fmt.Sprint(fault), maxPanicText)
 }
+
+// maxPanicText bounds what a provider's panic says, in bytes.
+const maxPanicText = 256
 
 // storageKey names the storage that the volume lies on: its first superblock, or the
 // volume itself while nothing is mounted.

@@ -177,7 +177,7 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 func (e *Engine) guarded(ctx context.Context, v healer.Volume, lock *volumeLock) (r healer.Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(p), "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(v, p), "stack", string(debug.Stack()))
 			r, err = healer.Report{}, healer.Failed("internal error, see the log", nil)
 		}
 	}()

@@ -55,6 +55,10 @@ const (
 	DefaultHealTimeout   = 2 * time.Minute
 	DefaultDriverTimeout = 2 * time.Minute
 	DefaultDriverGrace   = 5 * time.Minute
+	DefaultPodNamespace  = "csi-addons-node-healer"
+	DefaultConfigMap     = "node-healer"
+	// SlowShare is the part of the probe timeout after which an answer is late.
+	SlowShare = 5
 )
 
 // Config is what the parts are made of, checked; docs/flags.md says what most fields mean.
@@ -90,6 +94,10 @@ type Config struct {
 
 	// Providers are asked beside those of this module.
 	Providers []func(healer.Tools) healer.Provider
+	// NoDriver asks no driver: this process is the driver.
+	NoDriver bool
+	// MayCall is that of nodeserver.Config.
+	MayCall func(context.Context) (string, error)
 	// OwnWorker is true for a program that begins with MaybeWorker, and so is its own worker.
 	OwnWorker bool
 }
@@ -100,6 +108,8 @@ type Parts struct {
 	Node    *node.Node
 	Workers *worker.Pool
 
+	// more are Config.Providers.
+	more      []healer.Provider
 	namespace *node.Namespace
 	records   *state.Records
 	audit     *state.Audit
@@ -148,8 +158,17 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 		SlowAnswer:   cfg.SlowAnswer,
 		Sysfs:        "/sys",
 	})
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	for _, newProvider := range cfg.Providers {
+		p.more = append(p.more, newProvider(engine.NewTools(p.Node)))
+	}
+	return p, nil
 }
+
+// Explained are the conditions of Config.Providers.
+func (p *Parts) Explained() []healer.Condition { return healer.Explained(p.more) }
 
 func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 	binary, args := ownProgram, []string{workerName}
@@ -178,7 +197,7 @@ func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 	})
 }
 
-// NewProviders makes the providers that are asked; the driver's is asked with stager.
+// NewProviders makes the providers that are asked; the driver is asked with stager.
 func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
 	return provider.New(provider.Config{
 		Driver: driver.Config{
@@ -186,7 +205,7 @@ func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
 			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout), Stager: stager,
 		},
 		Tools: engine.NewTools(p.Node), Node: p.Node, Scope: p.cfg.HealContainers, FUSEAbort: p.cfg.FUSEAbort,
-		More: p.cfg.Providers, Disabled: p.cfg.DisabledProviders,
+		More: p.more, NoDriver: p.cfg.NoDriver, Disabled: p.cfg.DisabledProviders,
 	})
 }
 
@@ -245,6 +264,8 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 		AllowedUIDs: p.cfg.AllowedUIDs,
 		GatewayUID:  p.cfg.GatewayUID,
 		OnReport:    onReport,
+		Explained:   p.Explained(),
+		MayCall:     p.cfg.MayCall,
 	})
 	return p.server, err
 }

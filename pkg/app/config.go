@@ -84,8 +84,8 @@ func (c *config) flags() *flag.FlagSet {
 	c.AllowedUIDs = []uint32{0}
 	f.Var((*uidList)(&c.AllowedUIDs), "allowed-uids", "comma-separated user `ids` that may call")
 	f.StringVar(&c.cluster.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account, and no API outside of a cluster")
-	f.StringVar(&c.cluster.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in")
-	f.StringVar(&c.cluster.configMap, "config-map", "node-healer", "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
+	f.StringVar(&c.cluster.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
+	f.StringVar(&c.cluster.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
 	f.DurationVar(&c.cluster.driverGrace, "driver-grace", setup.DefaultDriverGrace, "how long heals wait while the driver's own pod on this node is not ready: 0 (not at all) to 1h")
 	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog)")
 	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
@@ -103,11 +103,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, nil
 	}
 	if c.SlowAnswer == 0 {
-		c.SlowAnswer = c.ProbeTimeout / slowShare
+		c.SlowAnswer = c.ProbeTimeout / setup.SlowShare
 	}
 	c.CheckOnly, c.Off, c.GatewayUID = c.mode != modeHeal, c.mode == modeOff, uint32(c.gatewayUID)
 	return c, c.check()
 }
-
-// slowShare is the part of the probe timeout after which an answer is late.
-const slowShare = 5

@@ -6,15 +6,19 @@ import (
 	"net"
 
 	"github.com/csi-addons/node-healer/internal/metrics"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/setup"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
 // newMetrics returns what counts; without --metrics-socket nothing reads it. It comes
 // before the first client of the API, as client-go reads what is set here without a lock.
-func newMetrics(version string, pool *worker.Pool) (*metrics.Metrics, error) {
-	m, err := metrics.New(metrics.Config{Version: version, Reasons: healer.Reasons(), Workers: pool.Stats})
+func newMetrics(version string, parts *setup.Parts) (*metrics.Metrics, error) {
+	reasons := healer.Reasons()
+	for _, c := range parts.Explained() {
+		reasons = append(reasons, c.Reason)
+	}
+	m, err := metrics.New(metrics.Config{Version: version, Reasons: reasons, Workers: parts.Workers.Stats})
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func run(ctx context.Context, cfg config) (err error) {
 			klog.InfoS("Stopped")
 		}
 	}()
-	counts, err := newMetrics(cfg.Version, parts.Workers)
+	counts, err := newMetrics(cfg.Version, parts)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	if err := onlyRoot(stream.Context()); err != nil {
 		return err
 	}
-	paths, err := a.server.cfg.Volumes.Volumes(stream.Context())
+	paths, err := a.paths(stream.Context())
 	switch {
 	case errors.As(err, new(*facts.UnlistedError)):
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
@@ -52,6 +52,15 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 		}
 	}
 	return nil
+}
+
+// paths returns all paths of the volumes that are served.
+func (a admin) paths(ctx context.Context) ([]facts.VolumePath, error) {
+	all, err := a.server.cfg.Volumes.Volumes(ctx)
+	if of := a.server.cfg.Driver; of != "" {
+		all = slices.DeleteFunc(all, func(p facts.VolumePath) bool { return p.DriverName != of })
+	}
+	return all, err
 }
 
 type volumeKey struct{ driver, volumeID string }
@@ -139,6 +148,20 @@ func (a admin) do(ctx context.Context, driver, name string, heals bool) (*adminp
 	return out, nil
 }
 
+// Explain implements adminpb.AdminServer.
+func (a admin) Explain(ctx context.Context, _ *adminpb.ExplainRequest) (*adminpb.ExplainResponse, error) {
+	if err := onlyRoot(ctx); err != nil {
+		return nil, err
+	}
+	out := new(adminpb.ExplainResponse)
+	for _, c := range a.server.cfg.Explained {
+		out.Conditions = append(out.Conditions, &adminpb.Condition{
+			Reason: adminText(string(c.Reason)), Status: string(c.Status), Acute: c.Acute, Message: adminText(c.Message), Advice: adminText(c.Advice),
+		})
+	}
+	return out, nil
+}
+
 // statesTimeout is how long an answer waits for a loop that may hang.
 const statesTimeout = time.Second
 
@@ -147,7 +170,7 @@ func (a admin) find(ctx context.Context, driver, name string) (v *adminpb.Volume
 	if name == "" || len(name) > maxVolumeIDBytes {
 		return nil, nil, nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
-	all, err := a.server.cfg.Volumes.Volumes(ctx)
+	all, err := a.paths(ctx)
 	hidden := errors.As(err, new(*facts.UnlistedError))
 	if err != nil && !hidden {
 		return nil, nil, nil, healer.Failed("find the volume", err)

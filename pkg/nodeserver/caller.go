@@ -40,11 +40,7 @@ func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 	if len(names) != 1 || names[0] == "" || len(verbs) != 1 {
 		return caller{}, errors.New("the gateway does not say who calls, and what that caller may do")
 	}
-	name := names[0]
-	if name == healer.CallerLoop || strings.HasPrefix(name, localCallers) {
-		name = "user " + name // whom the log, the audit log and the metrics must not take for one of the node's own
-	}
-	c := caller{name: printable.Line(name, maxCallerBytes)}
+	c := caller{name: foreignName(names[0])}
 	switch verbs[0] {
 	case forwarded.VerbHeal:
 	case forwarded.VerbCheck:
@@ -56,6 +52,15 @@ func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 }
 
 type checksKey struct{}
+
+// foreignName returns the name of a caller whom the log, the audit log and the metrics must
+// not take for one of the node's own.
+func foreignName(name string) string {
+	if name == healer.CallerLoop || strings.HasPrefix(name, localCallers) {
+		name = "user " + name
+	}
+	return printable.Line(name, maxCallerBytes)
+}
 
 // in returns the context of a call with its caller.
 func (c caller) in(ctx context.Context) context.Context {

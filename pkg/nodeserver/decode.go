@@ -2,7 +2,9 @@ package nodeserver
 
 import (
 	"context"
+	"slices"
 
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -62,26 +65,68 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 }
 
 // registrar registers services with handlers of unary calls that receive through
-// envelopes: the streams, of health and reflection, have no codes of the contract.
+// envelopes: the streams, of health, reflection and Admin, have no codes of the contract.
+// What we do around a call is done here, and not in interceptors of the server, which a
+// driver may have for services of its own.
 type registrar struct {
 	*grpc.Server
+	// unguarded admits a call that peerGuard did not see; nil: there is none.
+	unguarded func(context.Context) (context.Context, error)
 }
 
 // RegisterService implements grpc.ServiceRegistrar. It changes a copy of the generated
 // description.
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	d := *desc
-	d.Methods = make([]grpc.MethodDesc, len(desc.Methods))
-	for i, m := range desc.Methods {
-		d.Methods[i] = tolerantMethod(m, "/"+desc.ServiceName+"/"+m.MethodName)
+	d.Methods, d.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
+	for i := range d.Methods {
+		m := &d.Methods[i]
+		m.Handler = r.unary(m.Handler, "/"+desc.ServiceName+"/"+m.MethodName)
+	}
+	for i := range d.Streams {
+		d.Streams[i].Handler = aroundStream(d.Streams[i].Handler)
 	}
 	r.Server.RegisterService(&d, impl)
 }
 
-func tolerantMethod(m grpc.MethodDesc, method string) grpc.MethodDesc {
-	handle := m.Handler
-	m.Handler = func(srv any, ctx context.Context, dec func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
-		return handle(srv, ctx, func(msg any) error { return receive(ctx, method, dec, msg) }, i)
+func (r registrar) unary(handle grpc.MethodHandler, method string) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, dec func(any) error, theirs grpc.UnaryServerInterceptor) (any, error) {
+		recv := func(msg any) error { return receive(ctx, method, dec, msg) }
+		if r.unguarded != nil && !guarded(ctx) {
+			admitted, err := r.unguarded(ctx)
+			if err != nil {
+				klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyError, printable.Line(err.Error(), logTextBytes))
+				return nil, err
+			}
+			ctx, recv = admitted, dec // that server has a codec of its own
+		}
+		return handle(srv, ctx, recv, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			ours := func(ctx context.Context, req any) (any, error) { return aroundUnary(ctx, req, info, handle) }
+			if theirs == nil {
+				return ours(ctx, req)
+			}
+			return theirs(ctx, req, info, ours)
+		})
 	}
-	return m
 }
+
+// aroundUnary logs a call, gives an error its details, and survives a panic.
+func aroundUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	return logUnary(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+		return detailUnoffered(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+			return recovery.UnaryServerInterceptor(onPanic)(ctx, req, info, handle)
+		})
+	})
+}
+
+func aroundStream(handle grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		method, _ := grpc.MethodFromServerStream(stream)
+		info := &grpc.StreamServerInfo{FullMethod: method, IsServerStream: true}
+		return logStream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
+			return recovery.StreamServerInterceptor(onPanic)(srv, stream, info, handle)
+		})
+	}
+}
+
+var onPanic = recovery.WithRecoveryHandlerContext(logPanic)

@@ -48,7 +48,7 @@ func serveForwarded(t *testing.T, h Healer) *served {
 		// In place of --gateway-uid: root, as which tests may run, is none.
 		server.gateway.Stop()
 		server.gateway = server.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{uint32(os.Getuid())}, flag: "--gateway-uid", callerOf: forwardedCaller})
-		server.register(registrar{server.gateway})
+		server.register(registrar{Server: server.gateway})
 		server.cfg.GatewayUID = 1
 		return func() error { return server.ServeGateway(l) }
 	})

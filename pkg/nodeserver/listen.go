@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,8 +20,7 @@ const (
 	socketDirMode      = 0o700
 	groupDirMode       = 0o750
 	groupSocketMode    = 0o660
-	// socketUmask leaves 0600 of the 0777 that bind(2) asks for.
-	socketUmask = 0o177
+	socketMode         = 0o600
 	// dialTimeout bounds the test whether a server listens on a socket. A unix connect
 	// does not wait for the other side to accept.
 	dialTimeout = time.Second
@@ -31,9 +31,6 @@ const (
 // from the start. It replaces an existing socket only if no process listens on it, and
 // no other file. Closing the listener removes the socket, unless another one has
 // replaced it.
-//
-// Listen sets the umask of the process for a moment: call it before anything else
-// creates files.
 func Listen(endpoint string) (net.Listener, error) {
 	return listen(endpoint, func(string, fs.FileMode) error { return nil })
 }
@@ -189,18 +186,17 @@ func removeStale(path string) error {
 	return nil
 }
 
-// umaskMu keeps two binds from restoring each other's umask, which is the process's.
-var umaskMu sync.Mutex
-
 func bind(path string) (net.Listener, error) {
-	umaskMu.Lock()
-	old := syscall.Umask(socketUmask)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	syscall.Umask(old)
-	umaskMu.Unlock()
+	// bind(2) takes the file's mode from the socket: the umask is the whole process's.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		controlled := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) })
+		return errors.Join(controlled, err)
+	}}
+	of, err := private.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
+	l := of.(*net.UnixListener)
 	// Go would remove any file that is at the path by then.
 	l.SetUnlinkOnClose(false)
 	info, err := os.Lstat(path)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -44,22 +45,32 @@ type peerGuard struct {
 	allowed []uint32
 	// flag is the name of the flag that allows them.
 	flag string
+	// only are the prefixes of the methods that are guarded on a driver's own server, where
+	// other methods are not ours to refuse; nil: all.
+	only []string
 	// callerOf returns the caller that an allowed peer calls for.
 	callerOf func(Peer, metadata.MD) (caller, error)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if c, is := conn.(*net.UnixConn); is { // a driver's own listener
+		conn = withPeer(c)
+	}
 	p, ok := conn.RemoteAddr().(Peer)
 	if !ok {
-		err := fmt.Errorf("the kernel does not say who connected over %s: only sockets of Listen are served", conn.LocalAddr().Network())
+		err := fmt.Errorf("the kernel does not say who connected over %s: only unix sockets are served", conn.LocalAddr().Network())
 		klog.Background().Info("Connection refused", keyError, err.Error())
 		return nil, nil, err
 	}
-	if !g.knows(p) {
-		klog.Background().Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, g.flag)
+	if !g.knows(p) && g.only == nil {
+		g.logRefused(p)
 	}
 	return conn, p, nil
+}
+
+func (g peerGuard) logRefused(p Peer) {
+	klog.Background().Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, g.flag)
 }
 
 func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID) }
@@ -67,6 +78,9 @@ func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID)
 // admit is a tap.ServerInHandle. It runs on the connection's own goroutine and
 // must not block.
 func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
+	if g.only != nil && !slices.ContainsFunc(g.only, func(of string) bool { return strings.HasPrefix(call.FullMethodName, of) }) {
+		return ctx, nil
+	}
 	who, ok := peer.FromContext(ctx)
 	if !ok {
 		return ctx, refused("the caller is unknown")
@@ -76,6 +90,9 @@ func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, 
 		return ctx, refused("the caller is unknown")
 	}
 	if !g.knows(p) {
+		if g.only != nil {
+			g.logRefused(p)
+		}
 		return ctx, refused("uid %d may not call this server (%s)", p.UID, g.flag)
 	}
 	from, err := g.callerOf(p, call.Header)
@@ -93,6 +110,9 @@ func receiving(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx) // a part of the call's own, with which it ends
 	return context.WithValue(ctx, receivingKey{}, time.AfterFunc(receiveTimeout, cancel))
 }
+
+// guarded reports whether peerGuard admitted a call.
+func guarded(ctx context.Context) bool { return ctx.Value(receivingKey{}) != nil }
 
 // received lets a call go on for as long as it takes.
 func received(ctx context.Context) {

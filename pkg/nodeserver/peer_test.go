@@ -175,7 +175,7 @@ func TestOnlyUnixSocketsAreServed(t *testing.T) {
 	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Unavailable {
 		t.Errorf("got %v", err)
 	}
-	if len(h.volumes()) != 0 || !strings.Contains(logged(), "only sockets of Listen are served") {
+	if len(h.volumes()) != 0 || !strings.Contains(logged(), "only unix sockets are served") {
 		t.Errorf("log:\n%s", logged())
 	}
 }

@@ -68,7 +68,7 @@ func TestPanicInAStreamIsUnknown(t *testing.T) {
 	}
 	panics := grpc.StreamDesc{StreamName: "Panic", ServerStreams: true, Handler: func(any, grpc.ServerStream) error { panic("boom") }}
 	s.run(t, testConfig(&fakeHealer{}), l, "unix://"+s.socket, func(server *Server) func() error {
-		server.grpc.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{panics}}, nil)
+		registrar{Server: server.grpc}.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{panics}}, nil)
 		return func() error { return server.Serve(l) }
 	})
 	stream, err := s.conn.NewStream(testContext(t), &panics, "/test.Panics/Panic")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -73,6 +72,11 @@ type Config struct {
 	// Ready returns why the server cannot heal yet; nil means always ready. It must
 	// return at once, because Probe calls it.
 	Ready func() error
+	// MayCall returns the name of the caller of a server that Register was called for and that
+	// has no options of ours, or why it may not call; nil: every call there is refused.
+	MayCall func(context.Context) (caller string, err error)
+	// Explained are the conditions that `healerctl explain` does not know by itself.
+	Explained []healer.Condition
 	// OnReport gets each report of a proven volume, and a function that puts a report
 	// into words without durations; nil: nothing does. It must return at once.
 	OnReport func(report healer.Report, words func(healer.Report) string)
@@ -117,24 +121,23 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
 	s.grpc = s.newGRPC(maxStreams, peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
 	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
-	s.register(registrar{s.gateway})
-	s.register(registrar{s.grpc})
-	s.registerLocal(registrar{s.grpc})
+	s.register(registrar{Server: s.gateway})
+	s.register(registrar{Server: s.grpc})
+	s.registerLocal(registrar{Server: s.grpc})
 	return s, nil
 }
 
 func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
-	onPanic := recovery.WithRecoveryHandlerContext(logPanic)
-	g := grpc.NewServer(append(limits(),
+	return grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(aroundStream(notOffered)))...)
+}
+
+func options(streams uint32, guard peerGuard) []grpc.ServerOption {
+	return append(limits(),
 		grpc.MaxConcurrentStreams(streams),
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(newTolerantCodec()),
-		grpc.ChainUnaryInterceptor(logUnary, detailUnoffered, recovery.UnaryServerInterceptor(onPanic)),
-		grpc.UnknownServiceHandler(notOffered),
-		grpc.ChainStreamInterceptor(logStream, recovery.StreamServerInterceptor(onPanic)),
-	)...)
-	return g
+	)
 }
 
 // register registers the services that the gateway passes calls on to. None of their

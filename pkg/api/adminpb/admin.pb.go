@@ -950,6 +950,87 @@ func (x *AuditLine) GetJson() string {
 	return ""
 }
 
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{11}
+}
+
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without mount points.
+	Conditions    []*Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExplainResponse) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 var File_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto protoreflect.FileDescriptor
 
 const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc = "" +
@@ -1036,13 +1117,19 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"\x1f\n" +
 	"\tAuditLine\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\tR\x04json2\xa0\x03\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json\"\x10\n" +
+	"\x0eExplainRequest\"W\n" +
+	"\x0fExplainResponse\x12D\n" +
+	"\n" +
+	"conditions\x18\x01 \x03(\v2$.nodehealer.admin.v1alpha1.ConditionR\n" +
+	"conditions2\x84\x04\n" +
 	"\x05Admin\x12c\n" +
 	"\vListVolumes\x12-.nodehealer.admin.v1alpha1.ListVolumesRequest\x1a!.nodehealer.admin.v1alpha1.Volume\"\x000\x01\x12g\n" +
 	"\vCheckVolume\x12-.nodehealer.admin.v1alpha1.CheckVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12e\n" +
 	"\n" +
 	"HealVolume\x12,.nodehealer.admin.v1alpha1.HealVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12b\n" +
-	"\tReadAudit\x12+.nodehealer.admin.v1alpha1.ReadAuditRequest\x1a$.nodehealer.admin.v1alpha1.AuditLine\"\x000\x01B3Z1github.com/csi-addons/node-healer/pkg/api/adminpbb\x06proto3"
+	"\tReadAudit\x12+.nodehealer.admin.v1alpha1.ReadAuditRequest\x1a$.nodehealer.admin.v1alpha1.AuditLine\"\x000\x01\x12b\n" +
+	"\aExplain\x12).nodehealer.admin.v1alpha1.ExplainRequest\x1a*.nodehealer.admin.v1alpha1.ExplainResponse\"\x00B3Z1github.com/csi-addons/node-healer/pkg/api/adminpbb\x06proto3"
 
 var (
 	file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescOnce sync.Once
@@ -1056,7 +1143,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescG
 	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescData
 }
 
-var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes = []any{
 	(*ListVolumesRequest)(nil),    // 0: nodehealer.admin.v1alpha1.ListVolumesRequest
 	(*Volume)(nil),                // 1: nodehealer.admin.v1alpha1.Volume
@@ -1069,30 +1156,35 @@ var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes =
 	(*Step)(nil),                  // 8: nodehealer.admin.v1alpha1.Step
 	(*ReadAuditRequest)(nil),      // 9: nodehealer.admin.v1alpha1.ReadAuditRequest
 	(*AuditLine)(nil),             // 10: nodehealer.admin.v1alpha1.AuditLine
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*ExplainRequest)(nil),        // 11: nodehealer.admin.v1alpha1.ExplainRequest
+	(*ExplainResponse)(nil),       // 12: nodehealer.admin.v1alpha1.ExplainResponse
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_depIdxs = []int32{
 	2,  // 0: nodehealer.admin.v1alpha1.Volume.paths:type_name -> nodehealer.admin.v1alpha1.VolumePath
-	11, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
-	11, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
-	11, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
+	13, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
+	13, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
+	13, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
 	6,  // 4: nodehealer.admin.v1alpha1.VolumeReport.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
 	7,  // 5: nodehealer.admin.v1alpha1.VolumeReport.outcomes:type_name -> nodehealer.admin.v1alpha1.Outcome
 	8,  // 6: nodehealer.admin.v1alpha1.VolumeReport.steps:type_name -> nodehealer.admin.v1alpha1.Step
 	6,  // 7: nodehealer.admin.v1alpha1.VolumeReport.before:type_name -> nodehealer.admin.v1alpha1.Condition
-	0,  // 8: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
-	3,  // 9: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
-	4,  // 10: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
-	9,  // 11: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
-	1,  // 12: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
-	5,  // 13: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	5,  // 14: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	10, // 15: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
-	12, // [12:16] is the sub-list for method output_type
-	8,  // [8:12] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	6,  // 8: nodehealer.admin.v1alpha1.ExplainResponse.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
+	0,  // 9: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
+	3,  // 10: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
+	4,  // 11: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
+	9,  // 12: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
+	11, // 13: nodehealer.admin.v1alpha1.Admin.Explain:input_type -> nodehealer.admin.v1alpha1.ExplainRequest
+	1,  // 14: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
+	5,  // 15: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	5,  // 16: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	10, // 17: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
+	12, // 18: nodehealer.admin.v1alpha1.Admin.Explain:output_type -> nodehealer.admin.v1alpha1.ExplainResponse
+	14, // [14:19] is the sub-list for method output_type
+	9,  // [9:14] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() }
@@ -1106,7 +1198,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc), len(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	Admin_CheckVolume_FullMethodName = "/nodehealer.admin.v1alpha1.Admin/CheckVolume"
 	Admin_HealVolume_FullMethodName  = "/nodehealer.admin.v1alpha1.Admin/HealVolume"
 	Admin_ReadAudit_FullMethodName   = "/nodehealer.admin.v1alpha1.Admin/ReadAudit"
+	Admin_Explain_FullMethodName     = "/nodehealer.admin.v1alpha1.Admin/Explain"
 )
 
 // AdminClient is the client API for Admin service.
@@ -44,6 +45,8 @@ type AdminClient interface {
 	HealVolume(ctx context.Context, in *HealVolumeRequest, opts ...grpc.CallOption) (*VolumeReport, error)
 	// ReadAudit returns the last lines of the audit log, the oldest first.
 	ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error)
+	// Explain says what the conditions mean that a vendor's providers in this server find.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
 type adminClient struct {
@@ -112,6 +115,16 @@ func (c *adminClient) ReadAudit(ctx context.Context, in *ReadAuditRequest, opts 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Admin_ReadAuditClient = grpc.ServerStreamingClient[AuditLine]
 
+func (c *adminClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Admin_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -127,6 +140,8 @@ type AdminServer interface {
 	HealVolume(context.Context, *HealVolumeRequest) (*VolumeReport, error)
 	// ReadAudit returns the last lines of the audit log, the oldest first.
 	ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error
+	// Explain says what the conditions mean that a vendor's providers in this server find.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -148,6 +163,9 @@ func (UnimplementedAdminServer) HealVolume(context.Context, *HealVolumeRequest) 
 }
 func (UnimplementedAdminServer) ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error {
 	return status.Error(codes.Unimplemented, "method ReadAudit not implemented")
+}
+func (UnimplementedAdminServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -228,6 +246,24 @@ func _Admin_ReadAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Admin_ReadAuditServer = grpc.ServerStreamingServer[AuditLine]
 
+func _Admin_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -242,6 +278,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "HealVolume",
 			Handler:    _Admin_HealVolume_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _Admin_Explain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -33,8 +33,10 @@ type Config struct {
 	// Driver says where drivers are found.
 	Driver driver.Config
 	Tools  healer.Tools
-	// More makes those of other modules, which are asked right before driver.
-	More []func(healer.Tools) healer.Provider
+	// More are those of other modules, which are asked right before driver.
+	More []healer.Provider
+	// NoDriver leaves driver out.
+	NoDriver bool
 	// Disabled are the names of those that are not asked (--disable-provider).
 	Disabled []string
 }
@@ -52,10 +54,10 @@ func New(c Config) ([]healer.Provider, error) {
 		containers.New(c.Node, c.Scope),
 		network.New(c.Tools),
 	}
-	for _, more := range c.More {
-		all = append(all, more(c.Tools))
+	all = append(all, c.More...)
+	if !c.NoDriver {
+		all = append(all, driver.New(c.Driver, c.Tools))
 	}
-	all = append(all, driver.New(c.Driver, c.Tools))
 	var names []string
 	for _, p := range all {
 		if slices.Contains(names, p.Name()) {

@@ -1,0 +1,178 @@
+// Package nodehealer is the healer in a CSI driver's own process: it checks and heals the
+// volumes of that driver, and no others, as node-healer would (docs/embedding.md).
+//
+//	func main() {
+//		nodehealer.MaybeWorker()
+//		h, err := nodehealer.New(nodehealer.Config{Driver: "disk.example.com", StateDir: "/var/lib/disk-csi/healer"})
+//		...
+//		defer h.Close()
+//		go h.ListenAndServe("unix:///csi/csi-addons.sock")
+//
+// For all drivers of a node, run node-healer, or package app.
+package nodehealer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"k8s.io/client-go/rest"
+
+	"github.com/csi-addons/node-healer/internal/cluster"
+	"github.com/csi-addons/node-healer/internal/engine"
+	"github.com/csi-addons/node-healer/internal/setup"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+)
+
+// Config is what a Healer is made of. Only Driver and StateDir are required.
+type Config struct {
+	// Driver is the name of the CSI driver that this process is, and what Identity answers.
+	Driver string
+	// Version is the driver's; empty: unknown.
+	Version string
+	// StateDir is a directory on the node for records and the audit log, for this process
+	// alone.
+	StateDir string
+	// Providers make what is asked beside the providers of this module.
+	Providers []NewProvider
+	// Gate says whether a volume may be changed; nil: the caller vouches that the volume it
+	// names is wanted at that path.
+	Gate *Gate
+	// AllowedUIDs are the users whose processes may call; nil: root.
+	AllowedUIDs []uint32
+	// MayCall is for Register with a gRPC server that was made without ServerOptions: it
+	// returns the caller's name, or why it may not call. nil: every call is refused there.
+	MayCall func(context.Context) (caller string, err error)
+
+	// KubeletRoot is kubelet's directory; empty: /var/lib/kubelet.
+	KubeletRoot string
+	// HostMountNamespace is a file; empty: /proc/1/ns/mnt, for which the pod needs hostPID.
+	HostMountNamespace string
+	// ProbeTimeout bounds one probe, HealTimeout the work on one volume; 0: as node-healer.
+	ProbeTimeout, HealTimeout time.Duration
+}
+
+// NewProvider makes a provider with the only tools that it may use.
+type NewProvider = func(healer.Tools) healer.Provider
+
+// Gate asks the Kubernetes API before each step.
+type Gate struct {
+	access   *rest.Config
+	nodeName string
+}
+
+// Kubernetes returns the gate of a cluster. The driver's service account needs the rights
+// of deploy/daemonset/rbac.yaml.
+func Kubernetes(access *rest.Config, nodeName string) *Gate { return &Gate{access, nodeName} }
+
+// Healer checks and heals the volumes of one driver.
+type Healer struct {
+	parts  *setup.Parts
+	server *nodeserver.Server
+}
+
+// began is set by MaybeWorker. Without it a worker of this program would be a second driver.
+var began atomic.Bool
+
+// MaybeWorker has to be the first call of main. In the processes that a Healer starts for
+// what may never return, it does that work and does not return. The program's init functions
+// run in those, too: they must start nothing.
+func MaybeWorker() {
+	began.Store(true)
+	setup.MaybeWorker()
+}
+
+// New opens the state directory and the host's mount namespace. Its error says what the
+// container lacks.
+func New(cfg Config) (_ *Healer, err error) {
+	switch {
+	case !began.Load():
+		return nil, errors.New("nodehealer: main has to begin with nodehealer.MaybeWorker()")
+	case cfg.StateDir == "":
+		return nil, errors.New("nodehealer: StateDir is required")
+	case cfg.HostMountNamespace == "" && os.Getpid() == 1:
+		return nil, errors.New("nodehealer: process 1 is this program and not the host's: the pod needs hostPID: true")
+	}
+	if err := nodeserver.ValidDriverName(cfg.Driver); err != nil {
+		return nil, fmt.Errorf("nodehealer: %w", err)
+	}
+	if cfg.AllowedUIDs == nil {
+		cfg.AllowedUIDs = []uint32{0}
+	}
+	probe := cmp.Or(cfg.ProbeTimeout, setup.DefaultProbeTimeout)
+	ctx := context.Background()
+	parts, err := setup.Open(ctx, setup.Config{
+		Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), Drivers: []string{cfg.Driver}, StateDir: cfg.StateDir,
+		KubeletRoot: cmp.Or(cfg.KubeletRoot, setup.DefaultKubeletRoot), HostNamespace: cmp.Or(cfg.HostMountNamespace, "/proc/1/ns/mnt"),
+		Standalone: cfg.Gate == nil, ProbeTimeout: probe, SlowAnswer: probe / setup.SlowShare, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
+		ProbeWrite: engine.WriteOnSuspicion, HealContainers: containers.FUSE, AllowedUIDs: cfg.AllowedUIDs, MayCall: cfg.MayCall,
+		Providers: cfg.Providers, NoDriver: true, OwnWorker: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nodehealer: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("nodehealer: %w", err), parts.Close(ctx))
+		}
+	}()
+	var c *cluster.Cluster
+	if cfg.Gate != nil {
+		if c, err = cluster.New(cluster.Config{
+			Access: cfg.Gate.access, Version: cmp.Or(cfg.Version, "unknown"), Node: parts.Node, NodeName: cfg.Gate.nodeName,
+			Namespace: setup.DefaultPodNamespace, ConfigMap: setup.DefaultConfigMap,
+		}); err != nil {
+			return nil, err
+		}
+		parts.Follow(ctx, c)
+	}
+	providers, err := parts.NewProviders(nil)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := parts.NewEngine(providers, c)
+	if err != nil {
+		return nil, err
+	}
+	server, err := parts.NewServer(engine, c, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Healer{parts: parts, server: server}, nil
+}
+
+// Close refuses new calls, lets running work end for a bounded time, and closes all that it
+// uses, in that order.
+func (h *Healer) Close() error { return h.parts.Close(context.Background()) }
+
+// ListenAndServe answers the processes of Config.AllowedUIDs on a socket of its own until
+// Close: "unix:///PATH". The directory has to be root's alone to write to.
+func (h *Healer) ListenAndServe(endpoint string) error {
+	l, err := nodeserver.Listen(endpoint)
+	if err != nil {
+		return err
+	}
+	return h.server.Serve(l)
+}
+
+// ServerOptions are for a gRPC server of the driver's own, before Register. Limits and codec
+// hold for all its services: requests of at most 64 KiB, answers of 256 KiB, unix sockets only.
+// Only ours look at the caller.
+func (h *Healer) ServerOptions() []grpc.ServerOption { return h.server.Options() }
+
+// Register adds HealerNode, CSI-Addons' Identity unless there is one, and what healerctl asks
+// to a gRPC server that does not serve yet.
+func (h *Healer) Register(s *grpc.Server) { h.server.Register(s) }
+
+// VolumeHealth answers NodeGetVolumeHealth of the driver's csi.v1.Node. It changes nothing.
+func (h *Healer) VolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	return h.server.VolumeHealth(ctx, req)
+}

@@ -1,0 +1,57 @@
+package nodeserver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/csi-addons/spec/lib/go/identity"
+	"google.golang.org/grpc"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+// Options returns what a driver's own gRPC server needs for Register: our limits and codec,
+// which hold for all of its services, and the guard, which only looks at ours. It listens on
+// unix sockets only.
+func (s *Server) Options() []grpc.ServerOption {
+	return options(maxStreams, peerGuard{
+		allowed: s.cfg.AllowedUIDs, flag: "AllowedUIDs", callerOf: localCaller,
+		only: []string{
+			"/" + healerpb.HealerNode_ServiceDesc.ServiceName + "/",
+			"/" + identity.Identity_ServiceDesc.ServiceName + "/",
+			"/" + adminpb.Admin_ServiceDesc.ServiceName + "/",
+		},
+	})
+}
+
+// Register registers HealerNode, Admin, and CSI-Addons' Identity unless the driver has
+// one, with a driver's own gRPC server. Without Options every call is refused, unless
+// Config.MayCall says who may; Admin then is refused to everybody.
+func (s *Server) Register(g *grpc.Server) {
+	r := registrar{Server: g, unguarded: s.admitUnguarded}
+	healerpb.RegisterHealerNodeServer(r, s)
+	if _, has := g.GetServiceInfo()[identity.Identity_ServiceDesc.ServiceName]; !has {
+		identity.RegisterIdentityServer(r, s)
+	}
+	if s.cfg.Volumes != nil {
+		adminpb.RegisterAdminServer(r, admin{server: s})
+	}
+}
+
+func (s *Server) admitUnguarded(ctx context.Context) (context.Context, error) {
+	if s.cfg.MayCall == nil {
+		return ctx, refused("this gRPC server was made without the healer's options, so nothing says who calls")
+	}
+	name, err := s.cfg.MayCall(ctx)
+	if err != nil {
+		return ctx, refused("%s", err)
+	}
+	return caller{name: foreignName(name)}.in(ctx), nil
+}
+
+// VolumeHealth answers NodeGetVolumeHealth of a driver's own csi.v1.Node, which admitted the
+// caller.
+func (s *Server) VolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	return csiNode{server: s}.NodeGetVolumeHealth(ctx, req)
+}
