@@ -274,7 +274,7 @@ func TestNFSDeletedInUse(t *testing.T) {
 	s.Start()
 	v.renew(t)
 	v.restage(t)
-	why := "no path walk reaches the mount any more; delete the pod"
+	why := "no path walk reaches the mount any more"
 	if !ops.CanMoveBeneath() {
 		why = "ReplaceNotSupported"
 	}

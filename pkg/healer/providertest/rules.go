@@ -35,6 +35,8 @@ func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []str
 			bad("its message " + sentence(cond.Message))
 		case sentence(cond.Advice) != "":
 			bad("its advice " + sentence(cond.Advice))
+		case strings.Contains(cond.Advice, "delete") && strings.Contains(cond.Advice, "pod") && !healer.MayDeletePods(cond.Reason):
+			bad("its advice may delete a pod, and stands beside advice to save files first")
 		}
 	}
 	return broken

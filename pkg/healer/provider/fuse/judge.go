@@ -13,7 +13,7 @@ import (
 
 const (
 	adviceGone    = "see in the log of the daemon's pod or unit, and in the kernel log, why it ended; only the driver can mount the volume again: delete the pod"
-	adviceStopped = "see who stopped it; kill -CONT %d lets it go on"
+	adviceStopped = "kill -CONT %d lets it go on; see who stopped it"
 	adviceStorage = "see in the daemon's log why its storage does not answer: the server, the way to it, the key, or that what the volume shows is gone there"
 	adviceOld     = "the PersistentVolume or its Secret was changed at %s, after process %d was started, which goes by the old one; a daemon that the driver starts after that one was ended goes by the new one, and what was not written yet is lost then"
 	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for; if it is ended, what was not written yet is lost"

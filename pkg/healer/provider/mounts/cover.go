@@ -33,7 +33,7 @@ func (p Provider) cover(c healer.Case, mp healer.MountPoint) healer.Step {
 	}
 	plan, why := p.planReplace(c, mp, staged)
 	if len(mp.Stack) >= healer.MaxCovered {
-		why = fmt.Sprintf("%d dead mounts are stacked there already; %s", len(mp.Stack), adviceRepublish)
+		why = fmt.Sprintf("%d dead mounts are stacked there already", len(mp.Stack))
 	}
 	if was := mp.Want; was != nil { // an interrupted step has made it private
 		plan.Private = was.Propagation.Shared == 0 && was.Propagation.Master == 0

@@ -10,6 +10,7 @@ import (
 
 const (
 	adviceDevice  = "see whether the disk is still attached to this node"
+	adviceSave    = "copy away what can still be read, before anything is unmounted; see whether the disk is still attached to this node"
 	adviceMapping = "see what became of the devices below it (dmsetup table, dmsetup info)"
 	adviceResume  = "see what suspended it (a snapshot, a resize or a key change under way); if nothing of that runs any more, resume it (dmsetup resume)"
 	advicePaths   = "see why the paths to the storage failed (cables, switches, targets)"

@@ -15,7 +15,7 @@ var deadReasons = healer.EndedReasons()
 // no links any more: the path walk to it asks the server and fails, and a mount comes
 // beneath another one only by a path walk. At any other stale mount statx fails.
 const (
-	unreachable = "the directory of the stale mount was deleted while it was in use, and no path walk reaches the mount any more; " + adviceRepublish
+	unreachable = "the directory of the stale mount was deleted while it was in use, and no path walk reaches the mount any more"
 	opStatx     = "statx"
 )
 

@@ -14,6 +14,7 @@ const (
 	adviceShutdown      = "see the kernel log for the cause, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
 	adviceErrors        = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while it is not mounted"
 	adviceDaemon        = "see why the daemon or the server behind the mount is gone; then delete the pod"
+	adviceNoAnswer      = "see in the log of the daemon behind the mount why it does not answer"
 	adviceNotResponding = "see whether the storage behind the volume can be reached"
 	adviceThaw          = "see what froze it (a snapshot or a backup under way); fsfreeze --unfreeze ends it"
 	adviceSlow          = "see what keeps the storage behind the volume busy"
@@ -82,7 +83,7 @@ func (ev evaluator) notResponding() []healer.Condition {
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding,
 			"reads succeed, and a write has no answer within %s%s", within, in(a.Waits))
 	case facts.IsFUSE(ev.sb.FSType):
-		return ev.one(healer.Inaccessible, healer.NotResponding, adviceDaemon, "the FUSE daemon gave no answer within %s%s", within, in(a.Waits))
+		return ev.one(healer.Inaccessible, healer.NotResponding, adviceNoAnswer, "the FUSE daemon gave no answer within %s%s", within, in(a.Waits))
 	}
 	return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding, "no answer within %s%s", within, in(a.Waits))
 }
@@ -109,7 +110,7 @@ var adviceFailed = map[healer.Reason]string{
 	healer.Disconnected:    adviceDaemon,
 	healer.StaleFileHandle: adviceDaemon,
 	healer.DeviceMissing:   adviceDevice,
-	healer.DeviceReadError: adviceDevice,
+	healer.DeviceReadError: adviceSave,
 	healer.IOError:         adviceShutdown,
 }
 
