@@ -49,7 +49,8 @@ type cluster struct {
 	metadata metadata.Interface
 }
 
-func (f *clusterFlags) connect() (*cluster, error) {
+// config returns how to reach the API, and the namespace.
+func (f *clusterFlags) config() (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	from := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{
@@ -57,14 +58,19 @@ func (f *clusterFlags) connect() (*cluster, error) {
 	})
 	cfg, err := from.ClientConfig()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	namespace, _, err := from.Namespace()
+	cfg.Timeout = requestTimeout
+	cfg.WarningHandler = rest.NoWarnings{} // what a server says goes to no terminal unread
+	return cfg, namespace, err
+}
+
+func (f *clusterFlags) connect() (*cluster, error) {
+	cfg, namespace, err := f.config()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Timeout = requestTimeout
-	cfg.WarningHandler = rest.NoWarnings{} // what a server says goes to no terminal unread
 	c := &cluster{namespace: namespace}
 	if c.metadata, err = metadata.NewForConfig(cfg); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
@@ -58,6 +59,7 @@ func (o outcome) Error() string { return fmt.Sprintf("exit code %d", int(o)) }
 const plugin = "kubectl-volume_heal"
 
 func main() {
+	why.Worker()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()
@@ -123,7 +125,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		none := func(func(adminpb.AdminClient) error) error {
 			return errors.New("name a claim: pvc/NAME; volume IDs are for healerctl on a node")
 		}
-		add(root, newList(nil), newCheck(none), newHeal(none), newExplain())
+		add(root, newList(nil), newCheck(none), newHeal(none), newWhy(nil), newExplain())
 		return root
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
@@ -138,7 +140,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		return err
 	}
-	add(root, newList(dial), newCheck(dial), newHeal(dial), newAudit(dial), newWatch(dial), newExplain())
+	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newExplain())
 	return root
 }
 

@@ -1,0 +1,136 @@
+package why
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
+)
+
+var jobs = v1alpha1.GroupVersion.WithResource("volumehealjobs")
+
+// volume finds out how one volume of the pod stands: its claim, and what the nodes say of it.
+func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
+	name := claimOf(p.pod, v)
+	if name == "" {
+		if v.CSI != nil {
+			p.volumes = append(p.volumes, volume{driver: v.CSI.Driver})
+		}
+		return
+	}
+	claim, err := get[corev1.PersistentVolumeClaim](ctx, p.api, claims, p.Namespace, name)
+	if apierrors.IsNotFound(err) {
+		p.because("ClaimNotFound", "claim "+name+" does not exist", p.kubectl("get pvc")+"; create the claim, or correct the pod's volume "+v.Name)
+		return
+	}
+	if !p.read("claim "+name, err) {
+		return
+	}
+	if claim.DeletionTimestamp != nil {
+		p.because("FinalizerPending", fmt.Sprintf("claim %s was deleted, and goes once no pod uses it", name),
+			fmt.Sprintf("before the last pod ends, if the data is to stay: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Retain\"}}'", cmp.Or(claim.Spec.VolumeName, "PV")))
+	}
+	switch claim.Status.Phase {
+	case corev1.ClaimLost:
+		p.lost(name, claim.Spec.VolumeName)
+	case corev1.ClaimPending:
+		p.pending(ctx, claim)
+	default:
+		p.bound(ctx, claim)
+	}
+}
+
+func (p *podCase) lost(claim, pv string) {
+	p.because("ClaimLost", fmt.Sprintf("claim %s is bound to PersistentVolume %s, which does not exist any more", claim, pv),
+		"find out who deleted it, and whether the storage still has the volume; keep the claim until then: "+p.kubectl("get pvc "+claim+" -o yaml"),
+		"if it has: create a PersistentVolume of the same name with its volumeHandle, claimRef and persistentVolumeReclaimPolicy Retain")
+}
+
+// pending says why a claim is not bound: the one that waits for it, or its driver, says so in
+// events.
+func (p *podCase) pending(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	newest, err := p.newest(ctx, string(claim.UID))
+	says := "no event says why"
+	if !p.read("events of claim "+claim.Name, err) {
+		says = "why is in its events"
+	}
+	reason := "ClaimPending"
+	for _, e := range []string{"ExternalProvisioning", "WaitForPodScheduled", "WaitForFirstConsumer", "FailedBinding", "ProvisioningFailed"} {
+		if newest[e] != nil {
+			reason, says = "ClaimPending", newest[e].Message
+			if strings.HasPrefix(e, "WaitFor") {
+				reason = "NotScheduled"
+			}
+		}
+	}
+	p.because(reason, "claim "+claim.Name+" is not bound: "+says,
+		p.kubectl("describe pvc "+claim.Name)+"; kubectl get storageclass; the log of the driver's controller (csi-provisioner)")
+}
+
+func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	pv, err := get[corev1.PersistentVolume](ctx, p.api, volumes, "", claim.Spec.VolumeName)
+	switch {
+	case apierrors.IsNotFound(err):
+		p.lost(claim.Name, claim.Spec.VolumeName)
+		return
+	case p.read("PersistentVolume "+claim.Spec.VolumeName, err) && pv.Spec.CSI != nil:
+		only := func(m corev1.PersistentVolumeAccessMode) bool {
+			return m == corev1.ReadWriteOnce || m == corev1.ReadWriteOncePod
+		}
+		p.volumes = append(p.volumes, volume{claim.Name, pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, !slices.ContainsFunc(pv.Spec.AccessModes, only)})
+	}
+	p.health(ctx, claim)
+}
+
+// health says what the nodes say of a claim's volume: by their annotations, and by the last
+// VolumeHealJob where that is newer.
+func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	var sick []string
+	var checked time.Time
+	for name, text := range claim.Annotations {
+		var said volumehealth.Value
+		if !strings.HasPrefix(name, volumehealth.Annotation) || json.Unmarshal([]byte(text), &said) != nil {
+			continue
+		}
+		if at, err := time.Parse(time.RFC3339, said.LastChecked); err == nil && at.After(checked) {
+			checked = at
+		}
+		if said.State != volumehealth.Healthy {
+			sick = append(sick, fmt.Sprintf("%s on node %s since %s, checked %s", said.State, said.Node, said.Since, said.LastChecked))
+		}
+	}
+	slices.Sort(sick)
+	var last *v1alpha1.VolumeHealJob
+	err := each(ctx, p.api, jobs, p.Namespace, "", func(j *v1alpha1.VolumeHealJob) {
+		if j.Spec.Target.PersistentVolumeClaim == claim.Name && (last == nil || last.CreationTimestamp.Before(&j.CreationTimestamp)) {
+			last = j
+		}
+	})
+	if !unknownKind(err) {
+		p.read("VolumeHealJobs", err)
+	}
+	if last != nil && (last.Status.CompletionTime == nil || last.Status.CompletionTime.After(checked)) {
+		for _, n := range last.Status.Nodes {
+			if ptr.Deref(n.Abnormal, n.Code != "" && n.Code != "OK") {
+				sick = append(sick, fmt.Sprintf("VolumeHealJob %s, node %s: %s", last.Name, n.Node, cmp.Or(n.Message, n.Reason)))
+			}
+		}
+	}
+	if len(sick) > 0 {
+		p.because("VolumeUnhealthy", "claim "+claim.Name+": "+strings.Join(sick, "; "), p.heal(claim.Name), p.Program+" explain REASON says what each reason means")
+	}
+}
+
+func (p *podCase) heal(claim string) string {
+	return p.Program + " heal pvc/" + claim + " -n " + p.Namespace + ", which does what is safe, and says what is not"
+}

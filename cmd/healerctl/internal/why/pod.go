@@ -1,0 +1,226 @@
+package why
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+)
+
+// Config says whom to ask.
+type Config struct {
+	// API is the cluster, as the person may use it.
+	API       *rest.Config
+	Namespace string
+	// Program is what the person calls this program.
+	Program string
+	// Node is nil unless the program runs as root on a node.
+	Node *Node
+}
+
+// podCase is what is known of a pod.
+type podCase struct {
+	*api
+	Config
+
+	pod *corev1.Pod
+	// mounting is true while the pod waits for its volumes, stopping when it was deleted.
+	mounting, stopping bool
+	volumes            []volume
+}
+
+// volume is one volume of CSI.
+type volume struct {
+	claim, pv, driver, handle string
+	// shared volumes may be attached to several nodes.
+	shared bool
+}
+
+// Pod says why a pod does not start, stop or read.
+func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
+	answer := &Answer{Causes: []Cause{}}
+	a, err := connect(c.API, c.Namespace, answer)
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	pod, err := get[corev1.Pod](asking, a, pods, c.Namespace, name)
+	switch {
+	case apierrors.IsNotFound(err) && c.Node != nil:
+		answer.Subject = "pod " + c.Namespace + "/" + name + " does not exist"
+		gone := &podCase{api: a, Config: c, pod: &corev1.Pod{}}
+		gone.onNode(ctx)
+		if answer.sort(); len(answer.Causes) == 0 {
+			return nil, err
+		}
+		return answer, nil
+	case err != nil:
+		return nil, err
+	}
+	p := &podCase{api: a, Config: c, pod: pod}
+	p.state()
+	for _, v := range pod.Spec.Volumes {
+		p.volume(asking, v)
+	}
+	p.node(asking)
+	p.attached(asking)
+	p.events(asking)
+	switch {
+	case pod.Spec.NodeName == "":
+	case c.Node != nil && c.Node.Name == pod.Spec.NodeName:
+		p.onNode(ctx)
+	default:
+		answer.OnNode = fmt.Sprintf("kubectl exec -n csi-addons-node-healer $(kubectl get pods -n csi-addons-node-healer -l app.kubernetes.io/component=node-server"+
+			" --field-selector=spec.nodeName=%s -o name) -- healerctl why pod/%s -n %s", pod.Spec.NodeName, name, c.Namespace)
+	}
+	answer.sort()
+	return answer, nil
+}
+
+func (p *podCase) because(reason string, message string, toDo ...string) {
+	p.answer.add(reason, message, toDo...)
+}
+
+// state says how the pod stands, and what keeps it that is no matter of its volumes.
+func (p *podCase) state() {
+	pod := p.pod
+	p.stopping = pod.DeletionTimestamp != nil
+	p.mounting = !p.stopping && pod.Status.Phase == corev1.PodPending
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		waits := ptr.Deref(c.State.Waiting, corev1.ContainerStateWaiting{})
+		switch {
+		case c.State.Waiting == nil:
+			p.mounting = false // what has run had its volumes
+		case waits.Reason != "" && waits.Reason != "ContainerCreating" && waits.Reason != "PodInitializing" && !p.stopping:
+			p.mounting = false
+			p.because("ContainerWaits", fmt.Sprintf("container %s: %s: %s", c.Name, waits.Reason, waits.Message), p.kubectl("describe pod "+pod.Name))
+		}
+	}
+	state := string(pod.Status.Phase)
+	switch {
+	case p.stopping:
+		state += ", to end by " + pod.DeletionTimestamp.Format(time.RFC3339)
+	case p.mounting && pod.Spec.NodeName != "":
+		state = "waits for its volumes since " + pod.CreationTimestamp.Format(time.RFC3339)
+	}
+	p.answer.Subject = fmt.Sprintf("pod %s/%s, on node %s: %s", pod.Namespace, pod.Name, cmp.Or(pod.Spec.NodeName, "none"), state)
+	if p.stopping && len(pod.Finalizers) > 0 {
+		p.because("FinalizerPending", "the pod is kept for "+strings.Join(pod.Finalizers, ", "),
+			"see the log of the controller that set this finalizer, and takes it off once it is done. Taken off by hand, what that controller was to do is left undone")
+	}
+}
+
+func (p *podCase) kubectl(args string) string { return "kubectl " + args + " -n " + p.Namespace }
+
+// node says how the pod's node stands.
+func (p *podCase) node(ctx context.Context) {
+	name := p.pod.Spec.NodeName
+	if name == "" {
+		return
+	}
+	if reason, says := p.stateOf(ctx, name); reason != "" {
+		p.because(reason, says, outOfService(reason, name)...)
+	}
+}
+
+func (p *podCase) driverLog() string {
+	return "see the driver's pod on this node, and its log: kubectl get pods -A --field-selector=spec.nodeName=" + p.pod.Spec.NodeName
+}
+
+// stateOf returns what is wrong with a node; an empty reason if nothing is, or if that is not
+// known.
+func (p *podCase) stateOf(ctx context.Context, name string) (reason, says string) {
+	node, err := get[corev1.Node](ctx, p.api, nodes, "", name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "NodeUnreachable", "node " + name + " is not in the cluster any more"
+	case !p.read("how node "+name+" stands", err):
+		return "", ""
+	}
+	has := func(key string) bool {
+		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+	}
+	ready := corev1.NodeCondition{Status: corev1.ConditionUnknown}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			ready = c
+		}
+	}
+	since := " since " + ready.LastTransitionTime.Format(time.RFC3339)
+	switch {
+	case has(corev1.TaintNodeOutOfService):
+		return "NodeOutOfService", fmt.Sprintf("node %s has the taint %s: its pods are deleted and its volumes detached without waiting for it", name, corev1.TaintNodeOutOfService)
+	case has(corev1.TaintNodeUnreachable) || ready.Status == corev1.ConditionUnknown:
+		return "NodeUnreachable", "node " + name + " has not been heard of" + since + "; it may still run, and write"
+	case has(corev1.TaintNodeNotReady) || ready.Status != corev1.ConditionTrue:
+		return "NodeNotReady", "node " + name + " is not ready" + since + ": " + ready.Message
+	}
+	return "", ""
+}
+
+// outOfService returns what to do about a node. A pod that is deleted by force, or a volume
+// that is detached, while the node still writes loses data: the taint comes after the switch.
+func outOfService(reason string, node string) []string {
+	switch reason {
+	case "NodeOutOfService":
+		return []string{"once the node has been started anew and is ready: kubectl taint node " + node + " " + corev1.TaintNodeOutOfService + "-"}
+	case "NodeUnreachable":
+		return []string{
+			"kubectl describe node " + node + "; then see at its console whether it runs: a network or a kubelet that comes back is enough, and loses nothing",
+			"only once it is switched off and stays so: kubectl taint node " + node + " " + corev1.TaintNodeOutOfService + "=nodeshutdown:NoExecute. Before that no pod of it may be deleted by force: two nodes would write to one volume",
+		}
+	}
+	return []string{"kubectl describe node " + node + "; on the node: journalctl -u kubelet"}
+}
+
+// attached finds the nodes that have a volume which only one can have.
+func (p *podCase) attached(ctx context.Context) {
+	if !p.mounting || p.pod.Spec.NodeName == "" || len(p.volumes) == 0 {
+		return
+	}
+	var elsewhere []*storagev1.VolumeAttachment
+	err := each(ctx, p.api, attachments, "", "", func(a *storagev1.VolumeAttachment) {
+		if a.Spec.NodeName != p.pod.Spec.NodeName && a.Spec.Source.PersistentVolumeName != nil {
+			elsewhere = append(elsewhere, a)
+		}
+	})
+	p.read("which nodes have the volumes attached", err)
+	for _, a := range elsewhere {
+		i := slices.IndexFunc(p.volumes, func(v volume) bool { return v.pv == *a.Spec.Source.PersistentVolumeName && !v.shared })
+		if i < 0 {
+			continue
+		}
+		message := fmt.Sprintf("claim %s (volume %s) is attached to node %s, and only one node can have it (Multi-Attach)", p.volumes[i].claim, p.volumes[i].pv, a.Spec.NodeName)
+		if a.Status.DetachError != nil {
+			message += "; detaching fails: " + a.Status.DetachError.Message
+		}
+		reason, says := p.stateOf(ctx, a.Spec.NodeName)
+		if reason != "" {
+			p.because("AttachedElsewhere", message+"; "+says, outOfService(reason, a.Spec.NodeName)...)
+			continue
+		}
+		p.because("AttachedElsewhere", message,
+			p.kubectl("get pods --field-selector=spec.nodeName="+a.Spec.NodeName)+" shows who has it there. One that runs: have both on one node, or scale it down. One that does not stop: "+p.Program+" why pod/NAME",
+			"nobody has it: kubectl describe volumeattachment "+a.Name+", and the log of "+a.Spec.Attacher+"'s controller (csi-attacher). The object and its finalizer stay: they say that the node may still write")
+	}
+}
+
+// claimOf returns the claim of a pod's volume; empty if it has none.
+func claimOf(pod *corev1.Pod, v corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
+}

@@ -1,0 +1,53 @@
+// Package why finds out why a pod does not start, stop or read, and where a bucket stands.
+// It asks the Kubernetes API with the rights of whoever runs it, and on the pod's node, as
+// root, the kernel, kubelet's directories and the driver. It changes nothing, and advises
+// nothing that may lose data: what can still write is stopped before its volume goes
+// elsewhere, and neither finalizers nor directories are removed by hand.
+package why
+
+import (
+	"cmp"
+	"slices"
+)
+
+// order has the reasons of causes, the worst first: one that stands above another mostly
+// explains it.
+var order = []string{
+	"MountHangs", "ProcessHangs", "DriverSilent", "NodeOutOfService", "NodeUnreachable", "NodeNotReady", "ClaimLost", "ClaimNotFound",
+	"AttachedElsewhere", "DriverNotRegistered", "AttachFailed", "ClaimPending", "VolumeUnhealthy", "DriverBusy", "MountFailed",
+	"StillMounted", "StopFailed", "NotScheduled", "FinalizerPending", "OtherMountHangs", "Leftovers", "ContainerWaits",
+
+	"BucketFailed", "BucketClaimFailed", "BucketAccessFailed", "DeletePending", "BucketNotReady", "BucketClaimNotReady", "BucketAccessNotReady",
+	"SecretMissing", "SecretChanged",
+}
+
+// Cause is one thing that is in the way.
+type Cause struct {
+	Reason  string   `json:"reason"`
+	Message string   `json:"message"`
+	ToDo    []string `json:"to_do"`
+}
+
+// Answer is what was found.
+type Answer struct {
+	// Subject says what it is about, and how that stands.
+	Subject string `json:"subject"`
+	// Causes begin with the worst.
+	Causes []Cause `json:"causes"`
+	// Unread is what could not be read, with the right that is missing.
+	Unread []string `json:"unread,omitempty"`
+	// OnNode is the command that says what only the node can; empty if that was said.
+	OnNode string `json:"on_node,omitempty"`
+}
+
+func (a *Answer) add(reason, message string, toDo ...string) {
+	a.Causes = append(a.Causes, Cause{reason, message, toDo})
+}
+
+// sort puts the worst cause first. Those of one reason stay as they were found.
+func (a *Answer) sort() {
+	slices.SortStableFunc(a.Causes, func(x, y Cause) int {
+		return cmp.Compare(slices.Index(order, x.Reason), slices.Index(order, y.Reason))
+	})
+	a.Causes = slices.CompactFunc(a.Causes, func(x, y Cause) bool { return x.Reason == y.Reason && x.Message == y.Message })
+}

@@ -1,0 +1,236 @@
+package why
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// workerEnv makes a process of this program one of its own workers.
+const workerEnv = "HEALERCTL_WORKER"
+
+// What a worker reads. None of it touches a volume, but each may hang: kubelet's directories
+// with the node's disk, a process's arguments with what that process waits for, a driver.
+var (
+	lookForWaits  = worker.Define("why-waits", worker.Spent, waits)
+	readArguments = worker.Define("why-arguments", worker.Spent, arguments)
+	listPods      = worker.Define("why-pods", worker.Spent, podDirectories)
+	askDriver     = worker.Define("why-driver", worker.Spent, probe)
+)
+
+// Worker serves and never returns in a process that was started as a worker. A main calls it
+// first.
+func Worker() {
+	if os.Getenv(workerEnv) == "" {
+		return
+	}
+	if err := worker.Serve(lookForWaits, readArguments, listPods, askDriver); err != nil {
+		fmt.Fprintln(os.Stderr, "healerctl worker:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+const (
+	// betweenLooks is the time in which a thread that does not hang runs at least once.
+	betweenLooks = time.Second
+	// programAge is how long a mount or umount may take.
+	programAge = 5 * time.Second
+)
+
+// programs mount and unmount, and end. Those that stay as daemons, such as mount.ntfs, are
+// not among them.
+var programs = []string{"mount", "umount", "fusermount", "fusermount3", "mount.nfs", "mount.nfs4", "umount.nfs", "umount.nfs4", "mount.cifs", "mount.ceph"}
+
+type waitsQuery struct{ PodUID string }
+
+// waitingProcess is a process, or a thread of it, that waits in the kernel.
+type waitingProcess struct {
+	PID, TID int
+	Command  string
+	State    byte
+	// Function is the kernel's that it waits in; empty if the kernel does not tell.
+	Function string
+	// Switches counts how often it has waited: a thread with much to read or write is found
+	// waiting most of the time, and never twice in the same wait.
+	Switches string
+	// Age is that of the process.
+	Age time.Duration
+	// Program is true for one of programs, OfPod for a process of the pod's containers,
+	// Mounting for a thread within a system call that mounts or unmounts.
+	Program, OfPod, Mounting bool
+}
+
+// waits returns what waits in two looks at all processes.
+func waits(q waitsQuery) ([]waitingProcess, error) {
+	before, err := look(q)
+	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	time.Sleep(betweenLooks)
+	after, err := look(q)
+	return slices.DeleteFunc(after, func(w waitingProcess) bool {
+		return !slices.ContainsFunc(before, func(b waitingProcess) bool {
+			return b.PID == w.PID && b.TID == w.TID && b.Switches == w.Switches
+		})
+	}), err
+}
+
+func look(q waitsQuery) (found []waitingProcess, err error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return nil, err
+	}
+	processes, err := os.ReadDir("/proc")
+	for _, dir := range processes {
+		pid, err := strconv.Atoi(dir.Name())
+		if err != nil {
+			continue
+		}
+		command, state, started, ok := readStat(path.Join("/proc", dir.Name()))
+		if !ok {
+			continue // it has ended
+		}
+		w := waitingProcess{PID: pid, TID: pid, Command: command, State: state, Age: time.Duration(now.Nano()) - started}
+		if w.Program = slices.Contains(programs, command) && state != 'Z'; w.Program {
+			if w.Function, w.Switches = waitOf(pid, pid); w.Age > programAge {
+				found = append(found, w)
+			}
+			continue
+		}
+		found = append(found, threads(w, q.PodUID)...)
+	}
+	return found, err
+}
+
+// threads returns one thread of a process that waits uninterruptibly, if that matters: what
+// waits in the same place is named once.
+func threads(w waitingProcess, uid string) (found []waitingProcess) {
+	all, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", w.PID))
+	for _, dir := range all {
+		tid, _ := strconv.Atoi(dir.Name())
+		task := fmt.Sprintf("/proc/%d/task/%d", w.PID, tid)
+		_, state, _, ok := readStat(task)
+		if !ok || state != 'D' {
+			continue
+		}
+		w.TID, w.State = tid, state
+		w.Function, w.Switches = waitOf(w.PID, tid)
+		stack, _ := os.ReadFile(task + "/stack") // CAP_SYS_ADMIN
+		cgroup, _ := os.ReadFile(task + "/cgroup")
+		w.Mounting = slices.ContainsFunc([]string{"sys_umount", "sys_mount", "sys_fsconfig", "sys_move_mount"}, func(call string) bool { return strings.Contains(string(stack), call) })
+		// kubelet's cgroups have the UID as it is, systemd's slices with underscores.
+		w.OfPod = uid != "" && (strings.Contains(string(cgroup), uid) || strings.Contains(string(cgroup), strings.ReplaceAll(uid, "-", "_")))
+		if w.Mounting || w.OfPod {
+			return []waitingProcess{w}
+		}
+	}
+	return nil
+}
+
+// waitOf returns the kernel function that a thread waits in (proc_pid_wchan(5)), and how often
+// it has waited (proc_pid_status(5)).
+func waitOf(pid, tid int) (function, switches string) {
+	task := fmt.Sprintf("/proc/%d/task/%d", pid, tid)
+	wchan, _ := os.ReadFile(task + "/wchan")
+	status, _ := os.ReadFile(task + "/status")
+	_, switches, _ = strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
+	return strings.TrimPrefix(string(wchan), "0"), switches
+}
+
+// readStat reads a process or a thread (proc_pid_stat(5)):
+//
+//	17 (s3 driver) S 1 17 ... 4711 ...
+//	       1       2           22
+//
+// 1: its name, which may hold anything; 2: its state; 22: its start, in ticks since the boot.
+func readStat(dir string) (command string, state byte, started time.Duration, ok bool) {
+	raw, err := os.ReadFile(dir + "/stat")
+	stat := string(raw)
+	from, to := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+	if err != nil || from < 0 || to < from {
+		return "", 0, 0, false
+	}
+	const startTime, tick = 22 - 3, time.Second / 100 // the first field behind the name is the third; USER_HZ
+	fields := strings.Fields(stat[to+1:])
+	if len(fields) <= startTime {
+		return "", 0, 0, false
+	}
+	ticks, err := strconv.ParseInt(fields[startTime], 10, 64)
+	return stat[from+1 : to], fields[0][0], time.Duration(ticks) * tick, err == nil
+}
+
+// arguments hangs as long as the process's memory is locked (mmap_lock).
+func arguments(pid int) ([]string, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00"), err
+}
+
+// podDirectories returns by UID what kubelet has a directory of, with what is mounted in it.
+func podDirectories(dir string) (map[string][]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string][]string{}
+	for _, e := range entries {
+		if e.IsDir() {
+			found[e.Name()] = []string{}
+		}
+	}
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	return found, mount.Visit(bytes.NewReader(table), func(m facts.Mount) error {
+		below, is := strings.CutPrefix(m.Path, dir+"/")
+		uid, _, _ := strings.Cut(below, "/")
+		if mounts, known := found[uid]; is && known {
+			found[uid] = append(mounts, fmt.Sprintf("%s (%s)", m.Path, m.FSType))
+		}
+		return nil
+	})
+}
+
+// driverTimeout is how long a driver may take to say that it lives.
+const driverTimeout = 5 * time.Second
+
+// probe asks a driver whether it is ready (CSI's Identity.Probe), and returns in what way it
+// gave no answer.
+func probe(socket string) (silent string, _ error) {
+	if _, err := os.Lstat(socket); err != nil {
+		return "", err // it may listen elsewhere
+	}
+	client, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), driverTimeout)
+	defer cancel()
+	ready, err := csi.NewIdentityClient(client).Probe(ctx, &csi.ProbeRequest{})
+	switch code := status.Code(err); {
+	case code == codes.DeadlineExceeded, code == codes.Unavailable:
+		return status.Convert(err).Message(), nil
+	case code == codes.FailedPrecondition, ready.GetReady() != nil && !ready.GetReady().GetValue():
+		return "it says that it is not ready", nil
+	}
+	return "", nil // an error, too, is an answer
+}
