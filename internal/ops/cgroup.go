@@ -29,8 +29,8 @@ func WorkloadIn(file string) facts.Workload {
 //	kubepods/burstable/pod<uid>/<id>
 //	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
 //
-// The first pod below kubelet's own directory counts, and the directory right below it:
-// a container may have made the deeper ones itself.
+// The first pod below kubelet's own directory counts, and the directory right below that pod's:
+// a container may have made the deeper ones itself, with names that look like another pod's.
 func workloadOf(cgroup string) facts.Workload {
 	inKubepods := false
 	parts := strings.Split(cgroup, "/")

@@ -11,7 +11,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// openSource returns a reference to a healthy mount on the host.
+// openSource returns a reference to a healthy mount on the host, by its mount id: what was
+// mounted at its path since may be another volume's.
 func openSource(m facts.Mount) (int, error) {
 	at, err := openTarget(m.Path)
 	if err != nil {
@@ -30,8 +31,8 @@ func openSource(m facts.Mount) (int, error) {
 }
 
 // cloneSource returns a detached clone of a healthy mount, or of the directory (or file)
-// sub below its root, with all that makes it safe: no process that reaches it has more
-// rights than at the mount that it replaces.
+// sub below its root. setAttr sets the attributes of the clone before it is anywhere where a
+// process could reach it: no process gets more rights than at the mount that it replaces.
 func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone int, ref facts.Ref, err error) {
 	from, err := openSource(m)
 	if err != nil {
@@ -39,11 +40,11 @@ func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone i
 	}
 	defer func() { _ = unix.Close(from) }()
 	if sub != "" {
-		// Beneath the volume and nowhere else: its content belongs to the workload,
-		// which may have put links and mounts there.
+		// Beneath the volume's root and on its filesystem: the workload owns what lies there,
+		// and a link or a mount of its own could show it the node's disk.
 		below, err := openBeneath(from, sub, unix.RESOLVE_NO_XDEV)
 		if err != nil {
-			return -1, ref, missing(err)
+			return -1, ref, explainMissing(err)
 		}
 		_ = unix.Close(from)
 		from = below
@@ -63,13 +64,12 @@ func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone i
 	return clone, ref, nil
 }
 
-// asPlaceholder makes a clone a placeholder. Private, or mounts made in the source or in
-// the clone would appear in the other, and a umount on the clone would take what is
-// mounted on its peers.
+// asPlaceholder makes a clone a placeholder. It has to be private: as a peer of its source, it
+// would get the mounts that are made in the source and the other way round, and an umount on
+// the clone would unmount what is mounted on the source.
 func asPlaceholder(fd int) error { return mount.AddAttr(fd, facts.AttrPlaceholder, unix.MS_PRIVATE) }
 
-// openBeneath opens a mere reference to something below a directory. It follows no
-// link.
+// openBeneath opens a mere reference (O_PATH) to a name below a directory. It follows no link.
 func openBeneath(dir int, name string, resolve uint64) (int, error) {
 	return retryEINTR(func() (int, error) {
 		return unix.Openat2(dir, name, &unix.OpenHow{
@@ -79,9 +79,9 @@ func openBeneath(dir int, name string, resolve uint64) (int, error) {
 	})
 }
 
-// missing explains why the directory (or file) of a mount point was not found in the
-// volume. What lies there belongs to the workload.
-func missing(err error) error {
+// explainMissing says why the directory (or file) that a mount point showed was not found in
+// the volume. The workload may have removed or replaced it, and nothing else comes in its place.
+func explainMissing(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("%w: the directory that was mounted is gone from the volume: %w", worker.ErrRefused, err)

@@ -18,24 +18,24 @@ type MountsQuery struct {
 	// Of are containers whose PID and Namespace are known.
 	Of     []facts.Container
 	Wanted facts.Filter
-	// Limit is the most mounts that are wanted of one namespace.
+	// Limit is the most wanted mounts that are returned of one namespace.
 	Limit int
 }
 
-// MountsOf are the wanted mounts of one namespace, and all that is on the way to
-// them: parents, and whatever is mounted at the same paths. Their unique ids are 0 where
-// the kernel has none for another namespace (below Linux 6.11).
+// MountsOf are the wanted mounts of one namespace, and all mounts on the way to them: those at
+// the directories above, and those at the same paths. Their unique ids are 0 where the kernel
+// tells none of another namespace (below Linux 6.11).
 type MountsOf struct {
 	Mounts []facts.Mount
-	// Err says why they could not be read, Ended that the container is gone, Many
-	// that there are more than the limit: then none is told.
+	// Err says why they could not be read, Ended that the container is gone, Many that there
+	// are more than the limit. Mounts is empty then.
 	Err         string
 	Ended, Many bool
 }
 
-// maxMountsRead bounds the mounts that are read of one namespace, which is what the
-// kernel itself allows by default (fs.mount-max), maxMountsInAll those of all
-// namespaces in one operation, and maxOnTheWay those on the way to wanted ones.
+// maxMountsRead bounds the mounts that are read of one namespace: as many as the kernel itself
+// allows by default (fs.mount-max). maxMountsInAll bounds those of all namespaces in one
+// operation, and maxOnTheWay those that are returned of one namespace.
 const (
 	maxMountsRead  = 100_000
 	maxMountsInAll = 500_000
@@ -44,7 +44,7 @@ const (
 
 var errTooManyMounts = fmt.Errorf("more mounts than are read: %d in one mount namespace, %d in all", maxMountsRead, maxMountsInAll)
 
-// containerMounts has an entry for each namespace.
+// containerMounts returns an answer for each container.
 func containerMounts(q MountsQuery) ([]MountsOf, error) {
 	host, err := mount.OwnOwner()
 	if err != nil {
@@ -63,13 +63,13 @@ func containerMounts(q MountsQuery) ([]MountsOf, error) {
 	return found, nil
 }
 
-// matching finds mounts that match, at most limit in one namespace.
+// matching finds mounts that match wanted, at most limit in one namespace.
 type matching struct {
 	proc   procfs
 	host   mount.Owner
 	wanted facts.Filter
 	limit  int
-	// read is how many mounts were read.
+	// read is how many mounts were read in this operation, of all namespaces.
 	read int
 }
 
@@ -96,8 +96,8 @@ var errChrooted = errors.New("its first process has another root directory")
 
 var errMany = errors.New("more mounts than are inspected")
 
-// mounts returns what matches, and what is on the way there, as a thread of the container's
-// process shows it.
+// mounts returns the mounts that match, and those on the way there, as a thread of the
+// container's process shows them. dir is the thread's directory in procfs.
 func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) {
 	namespace, err := r.proc.openNamespace(dir)
 	if err != nil {
@@ -113,10 +113,10 @@ func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) 
 		return nil, err
 	}
 	if !mount.IsInode(namespace, n.Namespace) || !owned || WorkloadIn(string(cgroup)) != n.Workload {
-		return nil, errEnded // it, or the one that had its number
+		return nil, errEnded // the container's process; another one has its number, or none
 	}
 	if root, err := r.proc.readlink(dir + "/root"); err != nil || root != "/" {
-		return nil, cmp.Or(err, errChrooted) // it shows only what is mounted beneath
+		return nil, cmp.Or(err, errChrooted) // its mountinfo lacks what is mounted above that
 	}
 	var table []facts.Mount
 	var paths []string
@@ -144,10 +144,10 @@ func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) 
 	return mounts, nil
 }
 
-// readTable visits the mounts of the namespace that a process is in, given by its
-// directory. A process that is in another one by the end may have
-// entered it before: its table, whose maker may be hostile, counts for nothing, and
-// the error is errEnded whatever was read.
+// readTable visits the mounts of the namespace that a thread is in, given by its directory in
+// procfs. A thread that is in another namespace by the end may have entered that before its
+// mountinfo was opened. Who made that namespace chose what is mounted there: what was read counts
+// for nothing, and the error is errEnded.
 func (r *matching) readTable(dir string, namespace uint64, visit func(facts.Mount) error) error {
 	fd, err := r.proc.open(dir + "/mountinfo")
 	if err != nil {

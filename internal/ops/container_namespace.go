@@ -14,19 +14,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// containerNamespace is the mount namespace of a container, and the thread that enters
+// containerNamespace is the mount namespace of a container, and the calling thread, which enters
 // it.
 type containerNamespace struct {
 	pid    int
 	pidfd  int
 	mounts *os.File
 	thread thread
-	// table is the mount table as it was when the thread entered.
+	// table is the namespace's mount table as it was when the thread entered.
 	table []facts.Mount
 }
 
-// openContainer opens the mount namespace of a container's process, and checks that it is
-// the one that was meant: the process's number may have been used again.
+// openContainer opens the mount namespace of a container's process, and checks by its inode that
+// it is the one that was meant: the process may have ended, and its number be another one's.
 func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 	c := &containerNamespace{pid: t.PID, pidfd: -1}
 	defer func() {
@@ -51,7 +51,7 @@ func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 	}
 	c.mounts = os.NewFile(uintptr(fd), "mnt")
 	if !mount.IsInode(int(c.mounts.Fd()), t.Namespace) {
-		return nil, ended(t.PID) // it, or the one that had its number
+		return nil, ended(t.PID) // the container's process; another one has its number
 	}
 	host, err := mount.OwnOwner()
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *containerNamespace) close() {
 	}
 }
 
-// alive fails once the process has ended.
+// alive fails once the container's process has ended: kubelet may unmount its volumes then.
 func (c *containerNamespace) alive() error {
 	poll := []unix.PollFd{{Fd: int32(c.pidfd), Events: unix.POLLIN}}
 	n, err := retryEINTR(func() (int, error) { return unix.Poll(poll, 0) })
@@ -91,7 +91,7 @@ func (c *containerNamespace) alive() error {
 	return nil
 }
 
-// enter brings the thread into the namespace.
+// enter brings the calling thread into the namespace, and reads its mount table.
 func (c *containerNamespace) enter() error {
 	if err := mount.Enter(c.mounts); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (c *containerNamespace) enter() error {
 	return c.thread.visit(func(m facts.Mount) { c.table = append(c.table, m) })
 }
 
-// probe asks what is at the mount point now, whatever it is.
+// probe asks the filesystem that is at the mount point now, whichever it is.
 func (c *containerNamespace) probe(t facts.ContainerMount) (result facts.ContainerProbe) {
 	target, err := c.reach(t)
 	if err != nil {
@@ -111,9 +111,10 @@ func (c *containerNamespace) probe(t facts.ContainerMount) (result facts.Contain
 	return result
 }
 
-// reach resolves the way to a target. The directories above a mount lie on other
-// filesystems: where one of them may hang, or be dead itself, only what is cached is
-// walked.
+// reach resolves the path to a container's mount but for its last component. The directories
+// above lie on other filesystems: where one of those may hang, or be dead itself, only what the
+// kernel has cached is walked (RESOLVE_CACHED). A thread that waits there would keep all mounts
+// of the container for as long.
 func (c *containerNamespace) reach(t facts.ContainerMount) (targetHandle, error) {
 	at, known := c.entry(t.Mount.OldID)
 	if !known {
@@ -148,7 +149,8 @@ func (c *containerNamespace) reach(t facts.ContainerMount) (targetHandle, error)
 	return targetHandle{dir: fd, name: name, thread: c.thread}, nil
 }
 
-// cloneTop clones what is topmost at a target, and returns a reference to that too.
+// cloneTop clones the container's mount, which has to be topmost at its path, and returns a
+// descriptor of the mount itself, too.
 func (c *containerNamespace) cloneTop(t facts.ContainerMount) (clone, fd int, err error) {
 	target, err := c.reach(t)
 	if err != nil {
@@ -171,7 +173,7 @@ func (c *containerNamespace) cloneTop(t facts.ContainerMount) (clone, fd int, er
 	return clone, fd, nil
 }
 
-// entry returns the entry of a mount in the table as it was when the thread entered.
+// entry returns a mount by its id from the table as it was when the thread entered.
 func (c *containerNamespace) entry(oldID int) (facts.Mount, bool) {
 	at := slices.IndexFunc(c.table, func(m facts.Mount) bool { return m.OldID == oldID })
 	if at < 0 {
@@ -180,7 +182,7 @@ func (c *containerNamespace) entry(oldID int) (facts.Mount, bool) {
 	return c.table[at], true
 }
 
-// errEnded says that the container's process is gone, and most likely all of it.
+// errEnded says that the container's process has ended, and most likely the container with it.
 var errEnded = errors.New("has ended")
 
 func ended(pid int) error { return fmt.Errorf("%w: process %d %w", worker.ErrRefused, pid, errEnded) }

@@ -13,23 +13,25 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// nested is a copy of what is mounted in a dead mount, on its way into the clone.
+// nested is a copy, by a descriptor, of a mount inside a dead mount, such as a subPath or a
+// Secret that the pod mounts in the volume. It is on its way into the clone.
 type nested struct {
-	// name is beneath the dead mount, path as seen in the container.
+	// name is the path below the root of the dead mount, path that in the container.
 	name, path string
 	fd         int
 }
 
-// copyNested asks the dead mounts once more, and copies what is mounted in them into
-// their clones, before these are put anywhere: a kill in between leaves both or none. It
-// goes to the host's namespace for that, and comes back: a thread that waits for a
-// filesystem inside of a container keeps all of that container's mounts.
+// copyNested asks the dead filesystems once more, and puts copies of the mounts inside the dead
+// mounts into the clones, before a clone is placed anywhere: a kill in between leaves the dead
+// mount with all of them, or the clone with all. The thread is in the container's namespace. It
+// asks from the host's namespace, and comes back: a thread that waits for a filesystem inside of
+// a container keeps all mounts of the container, of other volumes too.
 func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 	for _, s := range swaps {
 		w := s.query
 		switch {
 		case s.err != nil:
-		case w.Ours == (facts.Ref{}) && w.Stray == (facts.Ref{}): // a whole dead mount is topmost
+		case w.Ours == (facts.Ref{}) && w.Stray == (facts.Ref{}): // no earlier swap left anything
 			s.deadClone, s.nested, s.err = in.cloneDead(w.Container)
 		case w.Stale:
 			var fd int
@@ -60,9 +62,9 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 	return in.enter()
 }
 
-// cloneDead clones a dead mount, and what is mounted in it. Nothing asks the dead
-// filesystem: when a lookup fails there, the kernel drops whatever is mounted at that
-// name (d_invalidate). Only what is cached is walked.
+// cloneDead clones a dead mount, and the mounts inside it. Nothing may ask the dead filesystem
+// for a name: when the lookup fails, the kernel unmounts whatever is mounted at that name
+// (d_invalidate). Only what the kernel has cached is walked.
 func (c *containerNamespace) cloneDead(t facts.ContainerMount) (clone int, all []nested, err error) {
 	clone, fd, err := c.cloneTop(t)
 	if err != nil {
@@ -86,6 +88,8 @@ func (c *containerNamespace) cloneDead(t facts.ContainerMount) (clone int, all [
 	return clone, all, err
 }
 
+// cloneNested clones the mount e at a name below the root of the dead mount, which fd is on, with
+// all mounts inside e.
 func (c *containerNamespace) cloneNested(e facts.Mount, name string, fd int) (int, error) {
 	from, err := openBeneath(fd, name, mount.ResolveCached)
 	if err != nil {
@@ -102,8 +106,8 @@ func (c *containerNamespace) cloneNested(e facts.Mount, name string, fd int) (in
 	return copied, nil
 }
 
-// attach puts a copy into the clone. The thread has to be where the clone was made:
-// the kernel knows a detached tree only there.
+// attach mounts the copy in the clone, at the same path. The thread has to be in the namespace in
+// which the clone was made: the kernel moves a mount into a detached one only from there.
 func (n nested) attach(clone int) error {
 	to, err := openBeneath(clone, n.name, unix.RESOLVE_NO_XDEV)
 	if err != nil {

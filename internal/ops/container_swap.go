@@ -10,28 +10,30 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// swap is the replacement of one dead mount in a container: the placement of a clone of
-// what the host has, with copies of what is mounted in the dead mount.
+// swap is the replacement of one dead mount in a container: the placement of a clone of the
+// host's healthy mount, with copies of the mounts inside the dead mount.
 type swap struct {
 	placement
 	in    *containerNamespace
 	query facts.ContainerSwap
-	// source is the mount that ours is to be a peer of; -1 for none.
+	// source is a descriptor of the host's mount of which ours is to be a peer; -1 for none.
 	source int
-	// deadClone is a clone of the dead mount, to ask it; -1 for none.
+	// deadClone is a clone of the dead mount, by which the dead filesystem is asked from the
+	// host's namespace; -1 for none.
 	deadClone int
 	nested    []nested
-	// err is why it must not run.
+	// err is why the swap must not run.
 	err error
 }
 
-// prepareSwap makes the clone, with at most the rights of the mount that it replaces. The
-// thread is in the host's namespace.
+// prepareSwap makes the clone, with at most the rights of the mount that it replaces, and with
+// AttrGuard: a later call sees by that which mount an interrupted swap left. The thread is in
+// the host's namespace.
 func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	s := &swap{in: in, query: w, source: -1, deadClone: -1, placement: placement{
 		operation: "replace-in-container", position: Beneath, clone: -1, ours: w.Ours, copied: true,
 		dead:       Dead{Mount: w.Container.Mount.Ref(), Superblock: w.Covers.Dev, Ended: w.Ended, Stale: w.Stale},
-		revalidate: func() error { return asSeen(w.Container.Mount) },
+		revalidate: func() error { return attributesUnchanged(w.Container.Mount) },
 	}}
 	if covers := w.Covers.Ref(); covers != (facts.Ref{}) {
 		s.position, s.copied, s.dead.Mount = OnTop, false, covers
@@ -49,8 +51,8 @@ func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	return s
 }
 
-// propagationOf has the propagation types of a mount before it is moved, MS_PRIVATE if
-// there is none, and in the end, if they change then. A peer of the source joins it.
+// propagationOf has the propagation types of ours: before it is moved (MS_PRIVATE if none is
+// given), and in the end, if another one is given. A peer joins the group of its source (join).
 var propagationOf = map[facts.Sharing]struct{ before, after uint64 }{
 	facts.SharingSlave:      {before: unix.MS_SLAVE},
 	facts.SharingOwn:        {after: unix.MS_SHARED},
@@ -68,7 +70,8 @@ func (s *swap) close() {
 	}
 }
 
-// run replaces the dead mount. The thread is in the container's namespace.
+// run replaces the dead mount, or finishes what an interrupted swap left. The thread is in the
+// container's namespace.
 func (s *swap) run() error {
 	w := s.query
 	at, err := s.in.reach(w.Container)
@@ -84,12 +87,12 @@ func (s *swap) run() error {
 	if below, known := s.in.entry(parentMount.OldID); !known || below.Propagation.Shared != 0 {
 		return refuse("its parent mount shares its events with others")
 	}
-	s.on = parentMount
+	s.parent = parentMount
 	if w.Stray != (facts.Ref{}) {
 		if err := at.unmountTop(w.Stray); err != nil {
 			return err
 		}
-		if err := (Dead{}).check(at); err != nil { // it was covered until now
+		if err := (Dead{}).check(at); err != nil { // no probe could reach the dead mount beneath it
 			return err
 		}
 	}
@@ -99,7 +102,7 @@ func (s *swap) run() error {
 	case w.Ours == (facts.Ref{}):
 		err = s.placement.run()
 	case s.position == OnTop:
-		s.on = w.Covers.Ref()
+		s.parent = w.Covers.Ref()
 		err = s.verify()
 	case w.Ours.Same(w.Container.Mount.Ref()):
 		err = s.verify()
@@ -112,11 +115,11 @@ func (s *swap) run() error {
 	return s.finalize(at)
 }
 
-// finalize takes the guard off last: while it is there, a later call knows that
-// something is left to be done.
+// finalize gives ours its propagation and its final attributes. AttrGuard goes last: while ours
+// has it, a later call knows that an interrupted swap is left to be finished.
 func (s *swap) finalize(at targetHandle) error {
 	w := s.query
-	p, err := openPlaced(at, s.ours, s.on)
+	p, err := openPlaced(at, s.ours, s.parent)
 	if err != nil {
 		return err
 	}
@@ -149,9 +152,10 @@ func (s *swap) join(p placed) error {
 	return nil
 }
 
-// asSeen refuses when the mount's attributes were changed: ours has those that it had.
-// Below Linux 6.8 nothing tells.
-func asSeen(m facts.Mount) error {
+// attributesUnchanged refuses when somebody changed the attributes of the dead mount since it was
+// inspected: ours has the former ones, and one that was made read-only must stay so. Below Linux
+// 6.8 nothing tells.
+func attributesUnchanged(m facts.Mount) error {
 	if m.ID == 0 {
 		return nil
 	}

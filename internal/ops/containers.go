@@ -12,6 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
+// containers returns the containers among processes: by cgroup directory, the processes that are
+// in another mount namespace than the host's.
 func (o *owners) containers(s *scan, pids []int) (found []facts.Container, err error) {
 	home, err := s.proc.namespaceOf("thread-self")
 	if err != nil {
@@ -40,7 +42,7 @@ var sandboxes = []string{
 	"runsc-sandbox", "runsc-gofer", "runsc",
 }
 
-// sandbox names the program of a process, if that belongs to a sandbox.
+// sandbox returns the name in sandboxes of the program that a process runs; empty if it has none.
 func (p process) sandbox() string {
 	for _, s := range sandboxes {
 		if p.program == s || strings.HasSuffix(s, "-") && strings.HasPrefix(p.program, s) {
@@ -50,8 +52,10 @@ func (p process) sandbox() string {
 	return ""
 }
 
-// container says what the processes of one cgroup directory are. home is the inode number
-// of the host's mount namespace.
+// container returns the container that the processes of one cgroup directory are; found is false
+// where they are in the host's mount namespace, or have ended. home is the inode number of that
+// namespace. The namespace of the oldest process counts that has one of the host's owner: a
+// container's later processes choose theirs themselves.
 func (o *owners) container(proc procfs, members []process, home uint64) (c facts.Container, found bool) {
 	slices.SortFunc(members, func(a, b process) int {
 		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
@@ -102,9 +106,9 @@ type owners struct {
 	known map[uint64]bool // by inode number
 }
 
-// of reports whether the namespace that a process, given by its directory in an open
-// procfs, is in has the host's owner. An error says that this cannot be told,
-// as where it is in that one no more.
+// of reports whether a namespace, by its inode number, has the host's owner. dir is the directory
+// in procfs of a thread that is in it. An error says that this cannot be told, as where the thread
+// is in another namespace by now.
 func (o *owners) of(proc procfs, dir string, inode uint64) (bool, error) {
 	if owned, known := o.known[inode]; known {
 		return owned, nil

@@ -15,13 +15,14 @@ import (
 type Dead struct {
 	Mount      facts.Ref
 	Superblock facts.Dev
-	// Ended is true for a filesystem that has ended although it answers, as the
-	// kernel's facts show. Any other must not answer.
+	// Ended is true where the kernel's facts show that the filesystem has ended, as an
+	// ext4 that shut itself down and still answers from memory. Any other dead mount must
+	// not answer right before it is replaced.
 	Ended bool
-	// Stale is true for one of NFS, which has to answer ESTALE: mounts of NFS share a
-	// superblock, also one that was mounted anew after the other's directory was made
-	// anew on the server. So the superblock does not tell the dead mount from the live
-	// one: only its own root does, asked right before.
+	// Stale is true for a mount of NFS, which has to answer ESTALE: NFS mounts of one server
+	// share a superblock, also one that was mounted after the directory of another one was
+	// made anew on the server. So the superblock does not tell the dead mount from a living
+	// one: only the root of the mount does, asked right before.
 	Stale bool
 }
 
@@ -38,14 +39,14 @@ func (d Dead) check(at targetHandle) error {
 	return nil
 }
 
-// checkStale refuses a mount that is not the given one, not of NFS or of that
-// superblock, or whose root the server knows.
+// checkStale refuses when the topmost mount is not the given one, not of NFS or of another
+// superblock, or when the server knows its root.
 func (d Dead) checkStale(at targetHandle) error {
 	fd, top, err := at.top()
 	switch {
 	case errors.Is(err, unix.ESTALE):
-		// A walk to it asks the server, once the kernel knows that the directory has
-		// no name any more, and there is no other way to it than a walk.
+		// Once the kernel knows that the directory has no name any more, a path walk to it
+		// asks the server, and there is no other way to it than a path walk.
 		return refuse("no path leads to it any more: %v", err)
 	case err != nil:
 		return err
@@ -60,8 +61,8 @@ func (d Dead) checkStale(at targetHandle) error {
 	return checkStaleTwice(fd)
 }
 
-// checkFUSE refuses a mount, by a descriptor on it, that is not of the FUSE superblock that was
-// meant, and one whose errno is not as the rule says.
+// checkFUSE refuses the mount that fd is on if it is not of the FUSE superblock that was meant,
+// or if the errno of a statx of its root is not as the rule says.
 func (d Dead) checkFUSE(t thread, fd int, rule func(syscall.Errno) bool, refusal string) error {
 	if err := d.checkType(t, facts.FUSE); err != nil {
 		return err
@@ -72,6 +73,8 @@ func (d Dead) checkFUSE(t thread, fd int, rule func(syscall.Errno) bool, refusal
 	return nil
 }
 
+// checkType refuses when the dead mount is not of that kind of filesystem and its superblock: a
+// mount id alone may be another mount's by now (below Linux 6.8).
 func (d Dead) checkType(t thread, want facts.Traits) error {
 	m, err := t.entry(d.Mount)
 	if err == nil && (m.Dev != d.Superblock || !facts.IsType(m.FSType, want)) {
@@ -95,8 +98,9 @@ func checkStaleTwice(fd int) error {
 	return nil
 }
 
-// answers asks the filesystem at the mount point for what the kernel cannot know
-// by itself.
+// answers asks the filesystem that is topmost at the target for its root, past the kernel's
+// memory (AT_STATX_FORCE_SYNC); 0 if it answers. Any errno counts as no answer, also one of this
+// process: the caller has the engine's probe besides, which shows that the mount is broken.
 func (h targetHandle) answers() syscall.Errno {
 	fd, err := openBeneath(h.dir, h.name, 0)
 	if err != nil {
@@ -111,9 +115,9 @@ func answers(fd int) syscall.Errno {
 	return errnoOf(unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
 }
 
-// isCopy reports whether a mount is what propagation made of the dead one. Of NFS another
-// mount of the same superblock may be good; a copy is in the peer group of its
-// original.
+// isCopy reports whether m is a copy that propagation made of the dead mount. Of NFS another
+// mount of the same superblock may work: there a copy is one that is in the peer group of the
+// dead mount, or follows that.
 func (d Dead) isCopy(dead, m facts.Mount) bool {
 	if m.Dev != d.Superblock {
 		return false
@@ -122,9 +126,9 @@ func (d Dead) isCopy(dead, m facts.Mount) bool {
 	return !facts.IsType(m.FSType, facts.NFS) || group != 0 && (m.Propagation.Shared == group || m.Propagation.Master == group)
 }
 
-// notCopies returns the mounts that a umount of something on m would take beside the
-// copies of the dead mount; below is the directory below the root of m at which that is
-// mounted, empty for the root itself.
+// notCopies returns the mounts that a umount of the dead mount, which is on m, would take by
+// propagation beside the copies of the dead mount. below is the directory below the root of m
+// on which the dead mount is, empty for the root itself.
 func (d Dead) notCopies(t thread, m facts.Ref, below string) (others []facts.Mount, err error) {
 	all, err := unmountedWith(m, below)
 	if err != nil {
@@ -139,8 +143,8 @@ func (d Dead) notCopies(t thread, m facts.Ref, below string) (others []facts.Mou
 	return others, err
 }
 
-// unmountedWith returns the mounts, in any mount namespace with the host's owner, that
-// a umount of something on m, or below its root, may take too.
+// unmountedWith returns the mounts, in any mount namespace with the host's owner, that an
+// umount of a mount on m, at the directory below its root, may take by propagation, too.
 func unmountedWith(m facts.Ref, below string) ([]facts.Mount, error) {
 	namespaces, err := ownedNamespaces(m)
 	if err != nil {

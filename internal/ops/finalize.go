@@ -10,19 +10,21 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// FinalizeQuery names a placed clone that is to become what was planned.
+// FinalizeQuery names a placeholder that is to get its final attributes.
 type FinalizeQuery struct {
 	facts.RebindPlan
-	// Mount is the mount expected at Target, alone.
+	// Mount is the placeholder, expected alone at Target.
 	Mount facts.Ref
-	// Budget bounds finding the copies, and each change of them.
+	// Budget bounds finding the placeholder's copies in other mount namespaces, and each
+	// change of their attributes.
 	Budget time.Duration
 }
 
 // FinalizeAnswer says how far the attributes got.
 type FinalizeAnswer struct {
 	// Left counts copies in other mount namespaces that are still read-only; -1 when
-	// that took too long to find out. The mount is usable, and keeps its mark.
+	// that took too long to find out. The mount itself is writable then and keeps
+	// AttrUnfinalized, by which the next call knows that copies are left.
 	Left int
 }
 
@@ -34,13 +36,13 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 		return none, err
 	}
 	defer target.close()
-	on := q.Covers.Ref()
-	if on == (facts.Ref{}) {
-		if on, err = target.parent(); err != nil {
+	parent := q.Covers.Ref()
+	if parent == (facts.Ref{}) {
+		if parent, err = target.parent(); err != nil {
 			return none, err
 		}
 	}
-	p, err := openPlaced(target, q.Mount, on)
+	p, err := openPlaced(target, q.Mount, parent)
 	if err != nil {
 		return none, err
 	}
@@ -51,8 +53,9 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 	if err == nil {
 		return FinalizeAnswer{Left: left}, nil
 	}
-	// Something arrived on top meanwhile: what lies beneath it must not be writable,
-	// because its next umount would uncover it.
+	// Another mount came on top meanwhile. A driver's umount takes that one and uncovers
+	// ours, and what the driver then removes would be the volume's files: so ours must not
+	// stay writable.
 	if copies != nil {
 		copies.set(facts.AttrPlaceholder)
 	}
@@ -62,16 +65,17 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 	return none, err
 }
 
-// placed is a clone at its mount point, on its way to its final attributes. It is held
-// by a descriptor: whatever happens to the path meanwhile, no other mount changes.
+// placed is a placeholder, ours, at its mount point. Its attributes are set by the descriptor
+// fd: whatever is mounted at the path meanwhile, no other mount changes.
 type placed struct {
-	target   targetHandle
-	fd       int
-	ours, on facts.Ref
+	target       targetHandle
+	fd           int
+	ours, parent facts.Ref
 }
 
-// openPlaced opens what is topmost at a mount point, if it is ours.
-func openPlaced(target targetHandle, ours, on facts.Ref) (placed, error) {
+// openPlaced opens what is topmost at a mount point, if it is ours. parent is what ours has to
+// be mounted on.
+func openPlaced(target targetHandle, ours, parent facts.Ref) (placed, error) {
 	fd, top, err := target.top()
 	if err != nil {
 		return placed{}, err
@@ -80,12 +84,13 @@ func openPlaced(target targetHandle, ours, on facts.Ref) (placed, error) {
 		_ = unix.Close(fd)
 		return placed{}, refuse("%s is at the mount point now", top)
 	}
-	return placed{target: target, fd: fd, ours: top, on: on}, nil
+	return placed{target: target, fd: fd, ours: top, parent: parent}, nil
 }
 
-// finalize makes the mount usable, then its copies, and then takes the mark off. It
-// checks before and after each change that the mount is alone. copies is set once there
-// may be some.
+// finalize sets the final attributes of the mount, then those of its copies in other mount
+// namespaces, and clears AttrUnfinalized last: a kill in between leaves the mark, and the next
+// call goes on. It checks before and after each change that the mount is alone at its mount
+// point. copies is set as soon as copies may be writable.
 func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, err error) {
 	if err := p.alone(); err != nil {
 		return 0, err
@@ -95,7 +100,7 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 		return 0, err
 	}
 	pause("finalize/set")
-	*copies = findPropagatedMounts(p.ours, p.on, q.Budget)
+	*copies = findPropagatedMounts(p.ours, p.parent, q.Budget)
 	pause("finalize/copies")
 	if left = (*copies).set(q.Attr); left != 0 {
 		return left, nil
@@ -105,7 +110,7 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 		return 0, err
 	}
 	pause("unmark/alone")
-	propagation := uint64(0) // that which it got from its parent mount
+	propagation := uint64(0) // it keeps the one that it got from its parent mount
 	switch {
 	case q.Shared:
 		propagation = unix.MS_SHARED
@@ -119,7 +124,8 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 	return 0, nil
 }
 
-func (p placed) alone() error { return p.target.checkAlone(p.ours, p.on) }
+// alone refuses unless ours is the only mount at its mount point.
+func (p placed) alone() error { return p.target.checkAlone(p.ours, p.parent) }
 
 func (p placed) set(attr facts.Attr, propagation uint64) error {
 	if err := mount.SetAttr(p.fd, attr, propagation); err != nil {

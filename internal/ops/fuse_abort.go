@@ -20,9 +20,10 @@ const fusectl = "/sys/fs/fuse/connections"
 // fusectlMagic is FUSE_CTL_SUPER_MAGIC (fs/fuse/control.c).
 const fusectlMagic = 0x65735543
 
-// abortFUSE aborts a connection, which a second time changes nothing. The descriptor of
-// the mount keeps its superblock, and so the connection's number, from being given to
-// another one meanwhile.
+// abortFUSE aborts the FUSE connection of a mount: all that waits for the daemon fails, and what
+// was not written yet is lost. To abort twice changes nothing. The descriptor on the mount keeps
+// its superblock, and so the number of the connection from being given to another volume's
+// between the checks and the write.
 func abortFUSE(q facts.AbortPlan) (done bool, err error) {
 	target, err := openTarget(q.Mount.Path)
 	if err != nil {
@@ -61,8 +62,9 @@ func abortFUSE(q facts.AbortPlan) (done bool, err error) {
 // answerTime is how long a daemon has to answer right before its connection is aborted.
 const answerTime = 200 * time.Millisecond
 
-// checkSilent refuses a mount that answers, unless it says that it has no daemon. The
-// thread that still waits goes on with the abort: nothing may be refused after this.
+// checkSilent refuses a mount whose daemon answers. ENOTCONN and ECONNABORTED come from the kernel
+// of a mount without a daemon, and are no answer. A thread that still waits for the daemon can end
+// only by the abort: after this check nothing may be refused.
 func checkSilent(fd int) error {
 	answered := make(chan syscall.Errno, 1)
 	go func() { answered <- answers(fd) }()
@@ -104,8 +106,9 @@ func openAbort(dev facts.Dev) (int, error) {
 	return fd, nil
 }
 
-// checkOnlyThisVolume refuses while anything else than the volume has the superblock
-// mounted, or may have it, in a mount namespace with the host's owner.
+// checkOnlyThisVolume refuses while the superblock is mounted anywhere that is not known to be
+// this volume's, in any mount namespace with the host's owner: the abort ends all of its mounts,
+// and another volume's pods would lose what they are about to write.
 func checkOnlyThisVolume(q facts.AbortPlan) error {
 	namespaces, err := readNamespaces(func(table []facts.Mount) []facts.Mount {
 		return slices.DeleteFunc(table, func(m facts.Mount) bool { return m.Dev != q.Mount.Dev })
@@ -116,7 +119,7 @@ func checkOnlyThisVolume(q facts.AbortPlan) error {
 	defer closeAll(namespaces)
 	for _, ns := range namespaces {
 		for _, m := range ns.table {
-			if !owns(q, m.Path, ns) {
+			if !isOfVolume(q, m.Path, ns) {
 				return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.Path, ns.pid)
 			}
 		}
@@ -124,10 +127,10 @@ func checkOnlyThisVolume(q facts.AbortPlan) error {
 	return nil
 }
 
-// owns reports whether a mount is on a mount point of the volume, or of a container of the
-// volume's pods. In other namespaces than the host's a copy, which propagation or a new
-// namespace made of one, is below any directory.
-func owns(q facts.AbortPlan, path string, in namespace) bool {
+// isOfVolume reports whether path is a mount point of the volume, or in a container of the volume's
+// pods. In other namespaces than the host's, a copy of a mount point may be below any directory: a
+// CSI driver's container has the host's root somewhere.
+func isOfVolume(q facts.AbortPlan, path string, in namespace) bool {
 	if in.home {
 		return slices.Contains(q.Paths, path)
 	}

@@ -21,6 +21,8 @@ import (
 // daemonsLimit bounds the daemons that are named.
 const daemonsLimit = 1024
 
+// daemons finds the processes that have the device of a mounted FUSE connection open. known are
+// the daemons of earlier walks.
 func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer, err error) {
 	mounted := map[uint64]bool{}
 	if err := (thread{}).visit(func(m facts.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
@@ -43,29 +45,30 @@ func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer,
 		}
 	})
 	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(s.proc)) {
-		a.Untold = 0 // devices that are not of a connection
+		a.Untold = 0 // the kernel tells connections, so these devices are of none
 	}
 	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(known, func(k facts.FUSEDaemon) bool {
 		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d facts.FUSEDaemon) bool { return d.Connection == k.Connection })
 	})...)
-	s.end = s.end.Add(patience) // what was not read is described nevertheless
+	s.end = s.end.Add(itemTimeout) // the processes that were not read are counted nevertheless
 	s.cut = false
 	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
 	return a, nil
 }
 
-// fewestFirst sorts processes by how many descriptors they have (Linux 6.2): one may have a
-// million, and the time that they take is taken from nobody else then.
+// fewestFirst sorts processes by how many descriptors they have (the size of /proc/<pid>/fd, Linux
+// 6.2): a tenant's process may have a million, and those must not use up the time for the daemons
+// of others.
 func (s *scan) fewestFirst(pids []int) []int {
 	descriptors := make(map[int]int64, len(pids))
 	each(s, pids, func(pid int) (st unix.Stat_t) {
 		if dir, err := s.proc.livingThread(strconv.Itoa(pid)); err == nil {
-			_ = unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // it has ended
+			_ = unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // fails if it has ended
 		}
 		return st
 	}, func(pid int, st unix.Stat_t, _ bool) { descriptors[pid] = st.Size })
-	sorted := slices.Clone(pids) // what was left behind above may still read the other one
+	sorted := slices.Clone(pids) // a goroutine that each left behind may still read pids
 	slices.SortStableFunc(sorted, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
 	return sorted
 }
@@ -83,7 +86,7 @@ type connections struct {
 var errTooManyFiles = errors.New("more open files than are read in time")
 
 func (s *scan) connectionsOf(pid int) (found connections) {
-	end := time.Now().Add(patience) // nobody waits for more
+	end := time.Now().Add(itemTimeout) // then each goes on without this process
 	err := s.proc.inThread(pid, func(dir string) (err error) {
 		found = connections{}
 		fds, err := s.proc.open(dir + "/fd")
@@ -120,13 +123,13 @@ func (s *scan) connectionsOf(pid int) (found connections) {
 	return found
 }
 
-// connectionAt adds the connection of a descriptor. The device may have any name, also one
-// of a directory that is not there any more: where the kernel tells the connection, the
-// name does not count. The link is read first: the fdinfo of what has no path, as an epoll
-// descriptor, may wait for its owner.
+// connectionAt adds the connection of a descriptor. The FUSE device may have any name, also one in
+// a directory that is not there any more: where the kernel tells the connection, the name does not
+// count. The link is read first: the fdinfo of a file without a path, as an epoll descriptor, may
+// wait for what its process waits for, and a reader that waits there cannot be killed.
 func (s *scan) connectionAt(dir, fd string, found *connections) error {
 	link, err := s.proc.readlink(dir + "/fd/" + fd)
-	if errors.Is(err, unix.ENAMETOOLONG) { // anybody may hold such a file, under any name
+	if errors.Is(err, unix.ENAMETOOLONG) { // any process may have a file so deep down, also the device
 		link, err = "/fuse", nil
 	}
 	if err != nil || !path.IsAbs(link) {
@@ -163,9 +166,9 @@ func connectionIn(fdinfo []byte) (connection uint64, told bool) {
 	return 0, false
 }
 
-// namesConnections reports whether the kernel tells which connection a FUSE device is of.
-// It tells of none that was merely opened, so it is asked about a connection made for
-// that.
+// namesConnections reports whether the kernel tells in fdinfo which connection a FUSE device is of
+// (since about Linux 6.16). A device that was merely opened has none, so it makes a connection and
+// looks.
 func namesConnections(proc procfs) bool {
 	device, err := retryEINTR(func() (int, error) { return unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -182,8 +185,8 @@ func namesConnections(proc procfs) bool {
 	return err == nil && told
 }
 
-// unreadOf counts, for each connection of known daemons, the processes that may be one of
-// them or have got its descriptor from it.
+// unreadOf counts, for each connection of known daemons, those of the unread processes that may be
+// one of its daemons, or have got the device's descriptor from one.
 func unreadOf(unread []process, known []facts.FUSEDaemon) map[uint64]int {
 	of := map[uint64]map[int]bool{}
 	for _, k := range known {

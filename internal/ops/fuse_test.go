@@ -230,7 +230,7 @@ func TestAbortFUSEOfAnothersMounts(t *testing.T) {
 		"in the host's, by a pod's process": {"/data", namespace{home: true, cgroup: ofPod("a")}, false},
 		"of a process that has ended":       {"/data", namespace{}, false},
 	} {
-		if ours := owns(q, tc.path, tc.in); ours != tc.ours {
+		if ours := isOfVolume(q, tc.path, tc.in); ours != tc.ours {
 			t.Errorf("%s: ours %v", name, ours)
 		}
 	}

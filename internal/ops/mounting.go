@@ -40,7 +40,7 @@ func mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 	}
 	defer proc.close()
 	s := &scan{proc: proc, end: time.Now().Add(q.Budget)}
-	pids, err := s.whoRuns()
+	pids, err := s.otherProcesses()
 	if err != nil {
 		return nil, err
 	}

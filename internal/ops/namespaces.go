@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// namespace is a mount namespace that has the host's owner, with a part of its
+// namespace is a mount namespace whose owning user namespace is the host's, with a part of its
 // mount table.
 type namespace struct {
 	file  *os.File
@@ -23,7 +23,8 @@ type namespace struct {
 	// home is true for the one that the thread began in: the host's.
 	home  bool
 	table []facts.Mount
-	// pid is the first process that was found in it, cgroup the text of its cgroup file.
+	// pid is the first process that was found in the namespace, cgroup the text of the
+	// process's cgroup file.
 	pid    int
 	cgroup string
 }
@@ -34,7 +35,7 @@ func closeAll(namespaces []namespace) {
 	}
 }
 
-// tablesOf returns the mounts of all namespaces.
+// tablesOf joins the tables of namespaces.
 func tablesOf(namespaces []namespace) (all []facts.Mount) {
 	for _, ns := range namespaces {
 		all = append(all, ns.table...)
@@ -42,9 +43,10 @@ func tablesOf(namespaces []namespace) (all []facts.Mount) {
 	return all
 }
 
-// ownedNamespaces opens the mount namespaces that have the host's owner, our own
-// too: kubelet's root may be mounted twice on the host. Of their tables it returns
-// what may receive the mount events of the given mounts, and what is mounted on that.
+// ownedNamespaces opens the mount namespaces whose owner is the host's, the host's own among
+// them: kubelet's root may be mounted twice on the host. Of their tables it returns the given
+// mounts, the mounts that may receive the mount events of those, and what is mounted on all these:
+// what an umount on one of the given mounts may take.
 func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
 	asked := func(e facts.Mount) bool {
 		return slices.ContainsFunc(of, func(m facts.Ref) bool { return m.OldID == e.OldID })
@@ -63,14 +65,14 @@ func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
 	})
 }
 
-// readNamespaces opens the mount namespaces that have the host's owner and in whose table
-// there is something to keep. It returns all of them or an error: nothing is decided by a
-// part. A process that lives, and of which it cannot be told where it is, is an error.
+// readNamespaces opens the mount namespaces whose owner is the host's and in whose table keep
+// finds something. It returns all of them or an error: what is not seen may be unmounted, or its
+// FUSE connection aborted. A living process whose namespace cannot be told is an error, too.
 //
-// The calling thread enters them one after the other, and comes back: the table that a
-// process shows ends at its root directory, which is the choice of the process.
+// The calling thread enters the namespaces one after the other, and comes back: mountinfo of a
+// process ends at that process's root directory, which the process chooses.
 func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []namespace, err error) {
-	runtime.LockOSThread() // for good: it has a working directory of its own from now on
+	runtime.LockOSThread() // for good: mount.Enter gives the thread a root directory of its own
 	w, err := newNamespaceWalk(keep)
 	if err != nil {
 		return nil, err
@@ -140,7 +142,7 @@ func (w *namespaceWalk) close() {
 	_ = w.thread.dir.Close()
 }
 
-// back brings the thread back to where it was.
+// back brings the thread back to the namespace in which it began.
 func (w *namespaceWalk) back() error {
 	if err := mount.Enter(w.home); err != nil {
 		return fmt.Errorf("come back: %w", err)
@@ -148,8 +150,8 @@ func (w *namespaceWalk) back() error {
 	return nil
 }
 
-// read opens the namespace of a process. The result is empty if it was read before, has
-// another owner, or nothing to keep.
+// read opens the namespace of a process. The result is empty if that namespace was read before,
+// has another owner, or nothing to keep.
 func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 	if inode, err := w.proc.namespaceOf(strconv.Itoa(pid)); err == nil && w.seen[inode] {
 		return ns, nil
@@ -186,7 +188,7 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 		return ns, nil
 	}
 	ns = namespace{file: file, inode: st.Ino, home: mount.IsInode(int(w.home.Fd()), st.Ino), table: table, pid: pid}
-	// Without it the namespace is nobody's.
+	// Without its text the namespace counts as that of no pod.
 	_ = w.proc.inThread(pid, func(dir string) error {
 		cgroup, err := w.proc.read(dir+"/cgroup", 8<<10)
 		ns.cgroup = string(cgroup)

@@ -14,32 +14,35 @@ import (
 
 // To put a mount at a mount point is one transaction, on the host and in containers:
 //
-//   - prepare: a clone of a healthy mount gets the attributes that make it safe.
-//   - place: it goes to its position, after everything was checked that could refuse.
-//   - check: the clone, and nothing else, is what a path walk to the mount point meets.
-//   - finalize: it gets its final attributes and propagation, see finalize.
+//  1. prepare: open_tree(2) clones a healthy mount. The clone is made a placeholder:
+//     read-only, nosuid, nodev, noexec, nosymfollow and private.
+//  2. place: move_mount(2) puts the clone on the empty directory of the mount point, beneath
+//     the dead mount or on top of it, after all was checked that could refuse. Beneath: the
+//     dead mount is then detached from the top.
+//  3. verify: the clone, and nothing else, is what a path walk to the mount point meets.
+//  4. finalize: the clone gets its final attributes and propagation (finalize.go).
 //
-// On the host the server asks between check and finalize once more whether the mount
-// point is wanted. Until then nothing can be written or deleted through the clone: a
-// driver that unpublishes at the same time, and removes the directory tree after a
-// umount that came too early, gets EROFS and tries again.
+// On the host the server asks between 3 and 4 once more whether the mount point is wanted. A
+// driver's NodeUnpublishVolume may have run since: it unmounts once, and then removes the
+// directory tree. If that umount took the dead mount and left a writable clone, the removal
+// would delete the volume's files; from a read-only one the driver gets EROFS and tries again.
 
 // Position says where a clone goes.
 type Position int
 
 const (
-	// OnDirectory is the empty directory (or file) at a mount point where nothing is
+	// OnDirectory is on the empty directory (or file) of a mount point where nothing is
 	// mounted.
 	OnDirectory Position = iota
-	// Beneath is beneath a dead mount, which is detached then: there is no moment at
-	// which nothing is mounted (Linux 6.5).
+	// Beneath is beneath a dead mount (Linux 6.5), which is detached then. At no moment is
+	// nothing mounted, so no process writes into the directory on the node's disk.
 	Beneath
 	// OnTop is on top of a dead mount, where the kernel cannot move a mount beneath
-	// another one. Only a mount that never answers again is covered: its FUSE connection
-	// is gone (ENOTCONN). It is made private first, or the clone would appear on all of
-	// its peers, the staged mount among them. A driver that unpublishes unmounts the
-	// clone, meets the dead mount, in which nothing can be deleted, and takes that off
-	// when it tries again.
+	// another one. Only a FUSE mount whose connection is gone (ENOTCONN) is covered: it
+	// never answers again. The dead mount is made private first, or the kernel would put
+	// copies of the clone on all of its peers, the staged mount among them. A driver that
+	// unpublishes unmounts the clone, meets the dead mount, in which nothing can be
+	// deleted, and unmounts that when it tries again.
 	OnTop
 )
 
@@ -50,15 +53,17 @@ var faultPointNames = [...]string{OnDirectory: "rebind", Beneath: "replace", OnT
 type PlaceQuery struct {
 	facts.RebindPlan
 	Position Position
-	// Dead is the mount that has to be alone at Target; unused for OnDirectory.
+	// Dead is the mount to replace or to cover, which has to be alone at Target; unused for
+	// OnDirectory.
 	Dead facts.Mount
 }
 
 // PlaceAnswer names the mount now at the mount point.
 type PlaceAnswer struct {
 	Mount facts.Ref
-	// Left is true when another mount namespace has something of its own on top
-	// of the mount point, so that what it has there was left as it is.
+	// Left is true when another mount namespace has a mount of its own on top of its copy
+	// of the dead mount: all copies of the dead mount were left there, or the umount would
+	// have taken that mount, too.
 	Left bool
 }
 
@@ -82,7 +87,7 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 		return a, err
 	}
 	defer p.target.close()
-	if q.Position == Beneath { // OnTop has a check of its own, by descriptor
+	if q.Position == Beneath { // that of OnTop is in checkDead, by descriptor
 		if err := p.dead.check(p.target); err != nil {
 			return a, err
 		}
@@ -92,7 +97,7 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 			}
 		}
 	}
-	if p.on, err = p.target.parent(); err != nil {
+	if p.parent, err = p.target.parent(); err != nil {
 		return a, err
 	}
 	err = p.run()
@@ -104,24 +109,27 @@ type placement struct {
 	operation string // names the fault points
 	target    targetHandle
 	position  Position
-	clone     int // closed, and -1, once it had to be unmounted again
-	ours      facts.Ref
-	// on is what ours is mounted on in the end: the mount of the directory, or the dead
-	// mount that it covers.
-	on   facts.Ref
-	dead Dead
-	// propagates is true where the parent mount may share its events, so that copies of
-	// ours appear in other mount namespaces.
+	clone     int // a descriptor; closed, and -1, once the clone had to be unmounted again
+	// ours is the clone as a mount.
+	ours facts.Ref
+	// parent is what ours is mounted on in the end: the mount that the directory of the
+	// mount point lies on, or the dead mount that ours covers.
+	parent facts.Ref
+	dead   Dead
+	// propagates is true where the parent mount may share its mount events: the kernel then
+	// puts copies of ours into other mount namespaces.
 	propagates bool
-	// copied is true when ours has copies of what is mounted in the dead mount, which
-	// therefore may be detached with it.
+	// copied is true when ours has copies of the mounts inside the dead mount: detached
+	// with it, they are not lost.
 	copied bool
-	// revalidate, if there is one, is asked right before a mount is moved or detached.
+	// revalidate is asked right before a mount is moved or detached; nil on the host, where
+	// the server asks.
 	revalidate func() error
 
+	// left is PlaceAnswer.Left.
 	left bool
-	// moved is when ours was moved, swapped how long it took from there until the dead
-	// mount was detached.
+	// moved is when ours was moved to its position; zero if an earlier call did that.
+	// swapped is how long it took from there until the dead mount was detached.
 	moved   time.Time
 	swapped time.Duration
 }
@@ -132,7 +140,8 @@ func (p *placement) run() error {
 	if err != nil {
 		return err
 	}
-	// As long as it is open, the id of a dead mount is given to no other one.
+	// As long as fd is open, the kernel gives the mount id of the topmost mount to no other
+	// one: what the checks saw is what is moved beneath or covered.
 	defer func() { closeFD(&fd) }()
 	if err := p.check(fd, top); err != nil {
 		return err
@@ -142,7 +151,7 @@ func (p *placement) run() error {
 		return err
 	}
 	if p.position == Beneath {
-		closeFD(&fd) // it would make the dead mount busy
+		closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
 		pause(p.operation + "/beneath")
 		return p.detachDead()
 	}
@@ -150,7 +159,8 @@ func (p *placement) run() error {
 	return p.verify()
 }
 
-// check finds out all that could refuse before anything is moved.
+// check finds out all that could refuse before anything is moved. fd is on the topmost mount
+// at the mount point, top.
 func (p *placement) check(fd int, top facts.Ref) (err error) {
 	switch p.position {
 	case OnDirectory:
@@ -160,7 +170,9 @@ func (p *placement) check(fd int, top facts.Ref) (err error) {
 	}
 	if err == nil && p.propagates && p.position != OnTop {
 		var receivers []namespace
-		receivers, err = ownedNamespaces(p.on) // finalize has to reach them
+		// finalize has to enter them to set the attributes of the copies of ours: else those
+		// stay read-only for ever.
+		receivers, err = ownedNamespaces(p.parent)
 		closeAll(receivers)
 	}
 	if err == nil && p.revalidate != nil {
@@ -168,24 +180,25 @@ func (p *placement) check(fd int, top facts.Ref) (err error) {
 	}
 	if err == nil && p.position == OnTop {
 		if err = mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {
-			err = fmt.Errorf("what is dead: %w", err)
+			err = fmt.Errorf("the dead mount: %w", err)
 		}
 	}
 	return err
 }
 
-// checkDead checks that the dead mount is alone at the mount point, or topmost and dead
-// for good if it is to be covered, and that nothing is mounted in it that would be lost.
+// checkDead checks that the dead mount is alone at the mount point; or, if it is to be covered,
+// that it is topmost and dead for good. Nothing may be mounted inside it: the umount of the
+// dead mount would take that, too.
 func (p *placement) checkDead(fd int, top facts.Ref) error {
 	if !top.Same(p.dead.Mount) {
 		return refuse("%s is at the mount point now", top)
 	}
 	if p.position == OnTop {
-		p.on = p.dead.Mount
+		p.parent = p.dead.Mount
 		if err := p.dead.checkFUSE(p.target.thread, fd, facts.MayBeCovered, "only what answers ENOTCONN is covered, and this answers %q"); err != nil {
 			return err
 		}
-	} else if err := p.target.checkParent(p.dead.Mount, p.on, "%s is beneath the dead mount"); err != nil {
+	} else if err := p.target.checkParent(p.dead.Mount, p.parent, "%s is beneath the dead mount"); err != nil {
 		return err
 	}
 	if p.copied {
@@ -210,11 +223,12 @@ func (p *placement) move(fd int) error {
 	return err
 }
 
-// detachDead takes the dead mount off ours. Where the mount point lies on a shared
-// mount, the kernel has put copies of ours beneath the dead mount's copies in other
-// mount namespaces, and made them peers of ours: the umount takes the copies of the
-// dead mount too, and nothing else, because ours has no other peers. When one of them
-// carries something else, ours leaves its peers before the umount.
+// detachDead unmounts the dead mount, which is on top of ours. Where the mount point lies on a
+// shared mount, the kernel has put copies of ours beneath the copies of the dead mount in other
+// mount namespaces, and made those copies peers of ours. An umount on ours propagates to its
+// peers: it takes the copies of the dead mount, and nothing else. Where another mount is on one
+// of the peers, that would go instead: ours leaves its peer group before the umount, and the
+// copies of the dead mount stay.
 func (p *placement) detachDead() error {
 	if p.moved.IsZero() {
 		p.moved = time.Now()
@@ -254,7 +268,8 @@ func (p *placement) detachDead() error {
 	return p.verify()
 }
 
-// checkStack checks that the stack is the dead mount on ours, and no more.
+// checkStack checks that the mounts at the mount point are the dead one, on ours, on the parent
+// mount, and no other: an umount would take or uncover that.
 func (p *placement) checkStack() error {
 	if err := p.target.checkTop(p.dead.Mount, onTop); err != nil {
 		return err
@@ -263,17 +278,18 @@ func (p *placement) checkStack() error {
 	if err := p.target.checkParent(p.dead.Mount, p.ours, too); err != nil {
 		return err
 	}
-	return p.target.checkParent(p.ours, p.on, too)
+	return p.target.checkParent(p.ours, p.parent, too)
 }
 
-// verify checks that ours is alone at its mount point. When something else arrived at
-// the same time, ours is unmounted again, unless that would uncover the bare directory
-// of a mount that was replaced, or ours was there before; if it cannot be, it stays,
-// read-only, and the next call unmounts it.
+// verify checks that ours is alone at its mount point. Where a driver mounted something at the
+// same time, ours is unmounted again: a driver unmounts once, would uncover the other mount and
+// delete its files. Ours stays where it replaced the dead mount, as the bare directory would be
+// uncovered, and where an earlier call moved it. If the umount fails, ours stays, read-only,
+// and the next call unmounts it.
 func (p *placement) verify() error {
-	err := p.target.checkAlone(p.ours, p.on)
+	err := p.target.checkAlone(p.ours, p.parent)
 	if err != nil && p.position != Beneath && !p.moved.IsZero() {
-		closeFD(&p.clone) // it would make ours busy
+		closeFD(&p.clone) // a descriptor on ours makes it busy, and umount fails
 		if undoErr := p.target.unmountTop(p.ours); undoErr != nil {
 			return fmt.Errorf("%w; taking ours off again: %w", err, undoErr)
 		}

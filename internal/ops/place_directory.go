@@ -9,10 +9,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// checkDirectory checks that nothing is mounted at the target, that it is of the same
-// type as the clone's root, and that it is empty.
+// checkDirectory checks that nothing is mounted at the target, that the target is a directory
+// if the clone's root is one, and that it is empty: a pod may have written into it while the
+// volume was not mounted, and a mount would hide those files.
 func (p *placement) checkDirectory(fd int, top facts.Ref) error {
-	if !top.Same(p.on) {
+	if !top.Same(p.parent) {
 		return refuse("%s was mounted on the mount point since it was inspected", top)
 	}
 	var here, root unix.Statx_t
@@ -38,8 +39,8 @@ func (p *placement) checkDirectory(fd int, top facts.Ref) error {
 	return nil
 }
 
-// emptyDirectory reads until the first name. The descriptor is a mere reference to a
-// directory on which nothing is mounted, so no volume is asked.
+// emptyDirectory reads a directory until the first name. at is an O_PATH descriptor of a
+// directory on the node's disk, on which nothing is mounted, so that no volume is asked.
 func emptyDirectory(at int) (bool, error) {
 	fd, err := openListing(at, ".")
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 
 // ProcessesQuery asks for the containers that run on this node, or for the FUSE daemons.
 type ProcessesQuery struct {
-	// Daemons asks for these. Who asks for containers does not pay for it: all open files of
-	// all processes are read, which may take ten times as long, and a tenant's process may
-	// have a million.
+	// Daemons asks for the FUSE daemons, and not for the containers. All open files of all
+	// processes are read for that, which may take ten times as long, and a tenant's process
+	// may have a million: who asks for containers does not wait for it.
 	Daemons bool
-	// Known is that of the last answer with daemons.
+	// Known is ProcessesAnswer.Known of the last answer with daemons.
 	Known []facts.FUSEDaemon
 	// Budget bounds the walk over all processes.
 	Budget time.Duration
@@ -34,15 +34,15 @@ type ProcessesAnswer struct {
 	// mounted in the host's mount namespace. Whoever has a user namespace may make any
 	// number of other connections.
 	Daemons []facts.FUSEDaemon
-	// Known are the same, and those that were known of a connection that has none any more
+	// Known are the Daemons, and the former daemons of each connection that has none any more
 	// and is still mounted.
 	Known []facts.FUSEDaemon
-	// Untold counts open FUSE devices where the kernel does not say which connection they
-	// are of (below about Linux 6.16).
+	// Untold counts open FUSE devices of which the kernel does not tell the connection (below
+	// about Linux 6.16).
 	Untold int
-	// Unread counts processes whose open files could not all be read; UnreadOf, for each
-	// connection with a process among Known, those of them that may be its daemon: the same
-	// process, or one of the same pod or cgroup.
+	// Unread counts the processes whose open files could not all be read: any of them may serve
+	// a connection. UnreadOf counts, for each connection with a process among Known, only those
+	// that may be its daemon: that process, or one of the same pod or cgroup.
 	Unread   int
 	UnreadOf map[uint64]int
 	// Cut is true when there may be more: not all processes could be read within the
@@ -68,7 +68,7 @@ func processes(q ProcessesQuery) (ProcessesAnswer, error) {
 }
 
 func (s *scan) processes(o *owners, q ProcessesQuery) (a ProcessesAnswer, err error) {
-	pids, err := s.whoRuns()
+	pids, err := s.otherProcesses()
 	switch {
 	case err != nil:
 		return a, err
@@ -81,10 +81,10 @@ func (s *scan) processes(o *owners, q ProcessesQuery) (a ProcessesAnswer, err er
 	return a, err
 }
 
-// describe reads processes, but for those that have ended.
+// describe reads processes; those that have ended are left out.
 func (s *scan) describe(pids []int) (found []process) {
 	each(s, pids, s.processOf, func(_ int, p process, ok bool) {
-		// Nothing that is read of it can hang: this worker was not scheduled.
+		// Nothing that processOf reads can hang: this worker itself was not scheduled.
 		s.cut = s.cut || !ok
 		if p.PID != 0 {
 			found = append(found, p)
@@ -95,13 +95,14 @@ func (s *scan) describe(pids []int) (found []process) {
 
 // process is one process, as a thread of it that lives shows it.
 type process struct {
-	// FUSEDaemon is what it is if it turns out to be one; no connection is set.
+	// FUSEDaemon has the process's number, start, name and cgroup. Its Connection is not set.
 	facts.FUSEDaemon
-	// namespace is the inode number of its mount namespace, 0 where unplaced says that it
-	// lives and that could not be read.
+	// namespace is the inode number of its mount namespace. It is 0 if unplaced: the process
+	// lives, and the namespace could not be read.
 	namespace uint64
 	unplaced  bool
-	// program is its name, or that of the file that it runs where gVisor gave it another.
+	// program is the process's name, or that of the file that it runs where gVisor gave it
+	// another name.
 	program string
 }
 
@@ -124,8 +125,8 @@ func (s *scan) processOf(pid int) (p process) {
 	return p
 }
 
-// processIn reads a process through the directory of one of its threads, of which the state
-// is. The name and the start of the process are those of the first thread.
+// processIn reads a process through dir, the directory of one of its threads: State is that
+// thread's. The name and the start of the process are those of its first thread.
 func (s *scan) processIn(pid int, dir string) (p process, err error) {
 	p = process{FUSEDaemon: facts.FUSEDaemon{PID: pid}}
 	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)

@@ -27,8 +27,8 @@ func openProcfs() (procfs, error) {
 
 func (p procfs) close() { _ = unix.Close(int(p)) }
 
-// pids lists the processes in ascending order. Procfs may number them as another pid
-// namespace does.
+// pids lists the processes in ascending order, by the numbers of procfs: those of the pid
+// namespace in which it was mounted, which may be another one than the worker's.
 func (p procfs) pids() ([]int, error) {
 	names, err := p.list(".")
 	if err != nil {
@@ -44,7 +44,7 @@ func (p procfs) pids() ([]int, error) {
 	return pids, nil
 }
 
-// read returns the start of a file of procfs.
+// read returns a file of procfs up to limit bytes.
 func (p procfs) read(name string, limit int) ([]byte, error) {
 	f, err := p.open(name)
 	if err != nil {
@@ -117,14 +117,16 @@ var errUnplaced = errors.New("it lives, and none of its threads can be read")
 // and end threads as fast as they are listed.
 const threadTries = 100
 
-// inThread has a process read through the directory in procfs of a thread that lives: that
-// of the first one, which stands for the process, or where that has ended another one.
-// Any program may end its first thread and go on. Its directories fd and ns, and its links
-// exe and root, are then as empty as if the process had nothing open and were nowhere,
-// while /proc/<pid>/task/<tid> of another thread shows all of it.
+// inThread calls read with the directory in procfs of a living thread of a process: that of the
+// first thread, which is the process's own, or where the first thread has ended that of another
+// one. Any program may end its first thread and go on. /proc/<pid>/fd and ns, and the links exe
+// and root, are then as empty as if the process had nothing open and no mount namespace: a
+// daemon would pass for dead, a container for gone. /proc/<pid>/task/<tid> of a living thread
+// shows all of it.
 //
-// read is called again where the thread had ended, or ended meanwhile. The error is one of gone when the
-// process has ended, errUnplaced when it lives, or that of read.
+// read is called again where the thread had ended, or ended meanwhile. The error is one of gone
+// when the process has ended, errUnplaced when it lives and no thread could be read, else that of
+// read.
 func (p procfs) inThread(pid int, read func(dir string) error) error {
 	dir := strconv.Itoa(pid)
 	for range threadTries {
@@ -139,10 +141,11 @@ func (p procfs) inThread(pid int, read func(dir string) error) error {
 	return errUnplaced
 }
 
-// livingThread returns the directory of a thread that lives. A thread that is listed and
-// has no mount namespace has ended, although it may wait to be reaped, or as the first
-// process of a pid namespace for others: the kernel has closed its files before (do_exit).
-// Only a thread that is new in the list may have been started by one that has ended since.
+// livingThread returns the directory of a living thread of a process. A thread that is listed
+// and has no mount namespace has ended: the kernel closes a thread's files before it takes the
+// namespace (do_exit), and the thread may stay listed, as until it is reaped. The process itself
+// has ended when a list has no thread that was not in an earlier one: a living thread may have
+// been started by one that ended since the earlier list.
 func (p procfs) livingThread(process string) (dir string, err error) {
 	if p.lives(process) {
 		return process, nil
@@ -167,14 +170,14 @@ func (p procfs) livingThread(process string) (dir string, err error) {
 	return "", errUnplaced
 }
 
-// lives reports whether a thread has a mount namespace, which it has until it ends. One
-// whose directory must not be read lives.
+// lives reports whether a thread has a mount namespace, which it has until it ends. A thread
+// whose directory may not be read (EACCES) lives.
 func (p procfs) lives(dir string) bool {
 	_, err := p.readlink(dir + "/ns/mnt")
 	return err == nil || !gone(err)
 }
 
-// namespaceOf returns the inode number of the mount namespace that a process is in.
+// namespaceOf returns the inode number of the mount namespace that a thread is in.
 func (p procfs) namespaceOf(dir string) (uint64, error) {
 	link, err := p.readlink(dir + "/ns/mnt")
 	if err != nil {
@@ -183,7 +186,7 @@ func (p procfs) namespaceOf(dir string) (uint64, error) {
 	return mount.InodeOf(link)
 }
 
-// openNamespace opens the mount namespace that a process is in.
+// openNamespace opens the mount namespace that a thread is in.
 func (p procfs) openNamespace(dir string) (int, error) {
 	return retryEINTR(func() (int, error) {
 		return unix.Openat(int(p), dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -13,21 +13,22 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// A mount that is put under a shared parent, as kubelet's directories are,
-// appears in every mount namespace that shares them: those of CSI drivers and
-// of agents that watch the node. mount_setattr does not propagate, so the
-// copies would keep the attributes of the placeholder for ever. They are set one by one.
+// A mount that is put on a shared parent mount, as that of kubelet's directories is, appears as
+// a copy in every mount namespace that shares the parent: those of CSI drivers and of agents
+// that watch the node. mount_setattr(2) does not propagate, so the copies of a placeholder
+// would stay read-only for ever. Their attributes are set one by one.
 
-// propagatedMounts holds the copies of one mount, each by a descriptor: what is mounted
-// on top of one later does not hide it. All work on them happens on one thread
-// of its own, which enters the namespaces one after the other and may get stuck in one.
+// propagatedMounts holds the copies of one mount, each by a descriptor: what is mounted on top
+// of a copy later does not hide it. One thread of its own does all work on the copies: it enters
+// their mount namespaces one after the other, and may never come back from one.
 type propagatedMounts struct {
 	jobs chan func()
-	// budget bounds each job: the way to a copy may lead through a filesystem
-	// that hangs, and the volume itself is not to wait for it.
+	// budget bounds each job: the way to a copy may lead through a filesystem that hangs,
+	// and the mount on the host must not stay read-only because of that.
 	budget time.Duration
-	stuck  bool
-	list   []propagatedMount
+	// stuck is true once a job took longer than the budget: no further one is begun.
+	stuck bool
+	list  []propagatedMount
 	// missed counts the copies that could not be opened.
 	missed int
 }
@@ -37,11 +38,12 @@ type propagatedMount struct {
 	fd        int
 }
 
-// findPropagatedMounts finds and opens the copies of a mount.
+// findPropagatedMounts finds and opens the copies of m, which is mounted on parentMount.
 func findPropagatedMounts(m, parentMount facts.Ref, budget time.Duration) *propagatedMounts {
 	p := &propagatedMounts{jobs: make(chan func()), budget: budget}
 	go func() {
-		// The worker is spent afterwards, and this thread with it.
+		// Without an unlock: a thread that was in another namespace is not used again. It
+		// ends with the worker process, which this operation uses up.
 		runtime.LockOSThread()
 		for job := range p.jobs {
 			job()
@@ -117,7 +119,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 		for _, one := range copies {
 			fd, err := openMount(one)
 			switch {
-			case errors.Is(err, worker.ErrRefused): // covered by another mount, which is not ours to move
+			case errors.Is(err, worker.ErrRefused): // another mount covers the copy: no process reaches it
 			case err != nil:
 				p.missed++
 			default:
@@ -128,7 +130,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 	return nil
 }
 
-// openMount opens a mount of the mount table, if it is topmost at its path. It
+// openMount opens a mount of the calling thread's mount table, if it is topmost at its path. It
 // follows no link there.
 func openMount(m facts.Mount) (int, error) {
 	at, err := openTarget(m.Path)

@@ -14,22 +14,23 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// Containers have mounts of their own, in mount namespaces of their own: what is
-// healed on the host stays dead there. ProbeInContainer probes such a mount,
-// ReplaceInContainers replaces them. No program of a container is run, no link of it is followed,
-// and no path of it is trusted: what a path leads to must be the mount that was meant.
+// Containers have mounts of their own, in mount namespaces of their own: a mount that is
+// replaced on the host stays dead there. ProbeInContainer probes a container's mount,
+// ReplaceInContainers replaces containers' mounts. No program of a container is run, no link in
+// it is followed, and no path in it is trusted: what a path leads to must be the mount that was
+// meant.
 
 // ReplaceInContainersQuery names mounts in the mount namespaces of containers.
 type ReplaceInContainersQuery struct {
 	Swaps []facts.ContainerSwap
-	// Budget is for each mount namespace; several are worked on at a time.
+	// Budget is the time for each mount namespace; several are worked on at a time.
 	Budget time.Duration
 }
 
 // namespacesAtOnce bounds the namespaces that are worked on at a time.
 const namespacesAtOnce = 4
 
-// replaceInContainers has an entry for each swap.
+// replaceInContainers returns an answer for each swap.
 func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, error) {
 	byNamespace := map[uint64][]int{}
 	var order []uint64
@@ -40,8 +41,8 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 		}
 		byNamespace[ns] = append(byNamespace[ns], i)
 	}
-	// This thread may have entered the host's mount namespace; the others are where
-	// the process began.
+	// This thread has entered the host's mount namespace; all other threads of the process are
+	// where it began, in that of the server's container.
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return nil, err
@@ -64,12 +65,14 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 	return results, nil
 }
 
-// within works on the swaps of one namespace on a thread of its own, and gives up on
-// that when the budget is over.
+// within works on the swaps of one namespace, by their indexes, on a thread of its own, and gives
+// up on that thread when the budget is over. The thread may still act until the worker has
+// ended, for which the caller waits (worker.ErrLeft).
 func (q ReplaceInContainersQuery) within(home *os.File, here []int) []facts.ContainerProbe {
 	done := make(chan []facts.ContainerProbe, 1)
 	go func() {
-		// A thread that was in a container must not be used again: it ends here.
+		// Without an unlock: a thread that was in a container's namespace must not be used
+		// for anything else. The runtime ends it with this goroutine.
 		runtime.LockOSThread()
 		done <- q.namespace(home, here)
 	}()
@@ -96,7 +99,7 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.C
 	defer in.close()
 	swaps := make([]*swap, len(here))
 	for n, i := range here {
-		// A clone can only be made from within the namespace of its source.
+		// Here: open_tree(2) clones only what is in the thread's own namespace.
 		swaps[n] = prepareSwap(in, q.Swaps[i])
 		defer swaps[n].close()
 	}

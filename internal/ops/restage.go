@@ -22,8 +22,8 @@ type UnmountDeadQuery struct {
 	Stack []facts.Mount
 }
 
-// unmountDead detaches all mounts at a path, each of which has no daemon any more, and
-// leaves the directory as it is.
+// unmountDead detaches all mounts at a staging path, each of which has no daemon any more. The
+// directory stays as it is, bare: only the driver's call that follows, or mountDead, covers it.
 func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	target, err := openTarget(q.Target)
 	if err != nil {
@@ -31,7 +31,8 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	}
 	defer target.close()
 	pause("unmount-dead")
-	// What could refuse is found out before: the path must not stay bare.
+	// Whether mountDead could cover the path again is found out before: on a bare path a pod or
+	// the driver would write to the node's disk.
 	if _, err := mountDead(MountDeadQuery{Target: q.Target, Before: q.Stack[0], Try: true}); err != nil {
 		return false, err
 	}
@@ -41,7 +42,7 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 		}
 	}
 	for _, m := range q.Stack {
-		if err := target.unmountGone(q.Target, deadOf(m)); err != nil {
+		if err := target.unmountDisconnected(q.Target, deadOf(m)); err != nil {
 			return false, err
 		}
 		pause("unmount-dead/one")
@@ -53,8 +54,8 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	return err == nil, err
 }
 
-// unmountGone detaches the topmost mount, if it is the given one and its daemon is gone.
-func (h targetHandle) unmountGone(at string, dead Dead) error {
+// unmountDisconnected detaches the topmost mount, if it is the given one and its daemon is gone.
+func (h targetHandle) unmountDisconnected(at string, dead Dead) error {
 	fd, top, err := h.top()
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func (h targetHandle) unmountGone(at string, dead Dead) error {
 	if err := dead.checkFUSE(h.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q"); err != nil {
 		return err
 	}
-	closeFD(&fd) // it would make the dead mount busy
+	closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
 	below, dir, err := h.below(at, dead.Mount)
 	if err != nil {
 		return err
@@ -81,8 +82,8 @@ func (h targetHandle) unmountGone(at string, dead Dead) error {
 	return h.detachTop(dead.Mount, facts.Ref{})
 }
 
-// below returns what a mount at a path is mounted on, and at which directory below the
-// root of that.
+// below returns the mount that m, at a path, is mounted on, and at which directory below the root
+// of that.
 func (h targetHandle) below(at string, m facts.Ref) (on facts.Ref, dir string, err error) {
 	if on, err = h.thread.parentOf(m); err != nil {
 		return on, "", err
@@ -157,7 +158,7 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	case !q.Place:
 		return a, nil
 	}
-	p := placement{operation: "mount-dead", target: target, on: on, propagates: true}
+	p := placement{operation: "mount-dead", target: target, parent: on, propagates: true}
 	if p.clone, err = mount.DeadFUSE(q.Before.FSType, q.Before.Source); err != nil {
 		return a, fmt.Errorf("a FUSE mount without a daemon: %w", err)
 	}
@@ -171,8 +172,8 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	return MountDeadAnswer{Placed: true}, p.run()
 }
 
-// tryOnDirectory is check for the directory that is beneath all mounts at the target. It is
-// opened in a clone of the one above it without what is mounted in that.
+// tryOnDirectory is check for the directory beneath all mounts at the target. It opens that
+// directory in a clone of the mount that it lies on, in which nothing is mounted.
 func (p *placement) tryOnDirectory() error {
 	above, err := privateClone(p.target.dir)
 	if err != nil {
@@ -186,5 +187,5 @@ func (p *placement) tryOnDirectory() error {
 		return err
 	}
 	defer unix.Close(fd)
-	return p.check(fd, p.on)
+	return p.check(fd, p.parent)
 }

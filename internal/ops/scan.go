@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// scan is one walk over all processes. It reads procfs and nothing else; it
-// never opens what a process has open.
+// scan is one walk over all processes. It reads procfs and nothing else, and never opens what a
+// process has open.
 type scan struct {
 	proc procfs
-	end  time.Time
+	// end is when the budget is over.
+	end time.Time
 	// cut is true when there may be more: the budget or a limit was reached.
 	cut bool
 }
 
-// whoRuns lists the processes, without this one and its server.
-func (s *scan) whoRuns() ([]int, error) {
+// otherProcesses lists the processes, without this worker and its server.
+func (s *scan) otherProcesses() ([]int, error) {
 	self, parent := 0, 0 // the worker and its server, as procfs numbers them
 	if link, err := s.proc.readlink("self"); err == nil {
 		self, _ = strconv.Atoi(link)
@@ -27,13 +28,13 @@ func (s *scan) whoRuns() ([]int, error) {
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == self || pid == parent }), err
 }
 
-// patience is how long one item of work may take. Reading a file of procfs may wait
-// for a lock of the kernel that another process holds.
-const patience = 250 * time.Millisecond
+// itemTimeout is how long the work for one process may take. Reading a file of procfs may wait
+// for a lock in the kernel that the process holds.
+const itemTimeout = 250 * time.Millisecond
 
-// each does the work for one item after the other in a goroutine, and skips an item
-// that takes longer than patience: take then gets ok == false. The goroutine that is
-// left behind ends with its item, or with this process: the worker is spent.
+// each does the work for one item after the other in a goroutine, and skips an item that takes
+// longer than itemTimeout: take then gets ok == false. The goroutine that is left behind ends with
+// its item, or with this process: the operation uses its worker up.
 func each[T, R any](s *scan, items []T, work func(T) R, take func(item T, r R, ok bool)) {
 	for len(items) > 0 {
 		done := eachInTime(s, items, work, take)
@@ -63,10 +64,10 @@ func eachInTime[T, R any](s *scan, items []T, work func(T) R, take func(T, R, bo
 			results <- work(item)
 		}
 	}()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(itemTimeout)
 	defer timer.Stop()
 	for i, item := range items {
-		timer.Reset(min(patience, time.Until(s.end)))
+		timer.Reset(min(itemTimeout, time.Until(s.end)))
 		select {
 		case r := <-results:
 			take(item, r, true)

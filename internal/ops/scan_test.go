@@ -65,7 +65,7 @@ func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]str
 	t.Helper()
 	s = &scan{proc: procTree(t, processes)}
 	s.end = time.Now().Add(budget)
-	all, err := s.whoRuns()
+	all, err := s.otherProcesses()
 	must(t, err)
 	each(s, all, func(pid int) error {
 		_, err := s.proc.read(fmt.Sprintf("%d/mountinfo", pid), 4<<10)
@@ -104,7 +104,7 @@ func TestWalkLeavesOutOurselves(t *testing.T) {
 }
 
 func TestWalkWithoutProcfs(t *testing.T) {
-	if _, err := (&scan{proc: -1}).whoRuns(); err == nil {
+	if _, err := (&scan{proc: -1}).otherProcesses(); err == nil {
 		t.Error("no error: it looks as if nothing ran")
 	}
 }

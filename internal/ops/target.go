@@ -13,8 +13,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// targetHandle is a path resolved up to its last component: the directory is held by
-// a descriptor, so that a swap of any component between check and use gains nothing.
+// targetHandle is a path resolved up to its last component, the name. dir is a descriptor of
+// the directory: who replaces a component of the path by a link between a check and the act
+// that it allows does not lead the act elsewhere. thread is whose mount table counts.
 type targetHandle struct {
 	dir    int
 	name   string
@@ -37,7 +38,7 @@ func openTarget(p string) (targetHandle, error) {
 	return targetHandle{dir: fd, name: name}, nil
 }
 
-// openDir opens a directory as a mere reference, following no link.
+// openDir opens a directory as a mere reference (O_PATH) and follows no link.
 func openDir(p string) (int, error) {
 	return retryEINTR(func() (int, error) {
 		return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{
@@ -49,8 +50,8 @@ func openDir(p string) (int, error) {
 
 func retryEINTR(call func() (int, error)) (int, error) { return mount.RetryEINTR(call) }
 
-// top opens what is topmost at the target, without following a link and without
-// touching the storage.
+// top opens the topmost mount at the target, or the directory itself where nothing is mounted,
+// as a mere reference. It follows no link and asks no filesystem that is mounted there.
 func (h targetHandle) top() (int, facts.Ref, error) {
 	fd, err := mount.OpenTop(h.dir, h.name)
 	if err != nil {
@@ -64,8 +65,8 @@ func (h targetHandle) top() (int, facts.Ref, error) {
 	return fd, ref, nil
 }
 
-// checkTop refuses, with a message about what is there, when the given mount is not
-// topmost at the target.
+// checkTop refuses when the given mount is not topmost at the target. The %s of the message is
+// the mount that is.
 func (h targetHandle) checkTop(want facts.Ref, message string) error {
 	fd, top, err := h.top()
 	if err != nil {
@@ -81,8 +82,8 @@ func (h targetHandle) checkTop(want facts.Ref, message string) error {
 // parent returns the mount that the directory of the target is on.
 func (h targetHandle) parent() (facts.Ref, error) { return h.thread.refOf(h.dir) }
 
-// checkParent refuses, with a message about the parent, when a mount is not mounted on
-// the given one.
+// checkParent refuses when m is not mounted on the given parent. The %s of the message is the
+// mount that m is mounted on.
 func (h targetHandle) checkParent(m, on facts.Ref, message string) error {
 	below, err := h.thread.parentOf(m)
 	if err == nil && below.OldID != on.OldID {
@@ -96,8 +97,8 @@ const (
 	topmost = "%s is topmost at the mount point now"
 )
 
-// checkAlone checks that the stack at the target is exactly our mount: it is topmost,
-// and mounted on the given one with nothing between.
+// checkAlone checks that ours is the only mount at the target: it is topmost, and mounted on
+// the parent mount with nothing between.
 func (h targetHandle) checkAlone(ours, on facts.Ref) error {
 	if err := h.checkTop(ours, onTop); err != nil {
 		return err
@@ -105,7 +106,7 @@ func (h targetHandle) checkAlone(ours, on facts.Ref) error {
 	return h.checkParent(ours, on, "%s is beneath ours at the mount point")
 }
 
-// stamp looks at a small file without opening it; zero when it cannot.
+// stamp returns the stamp of the target, a file, without opening it; zero when it cannot.
 func (h targetHandle) stamp() FileStamp {
 	var st unix.Statx_t
 	if unix.Statx(h.dir, h.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st) != nil {
@@ -114,12 +115,12 @@ func (h targetHandle) stamp() FileStamp {
 	return stampOf(&st)
 }
 
-// young is the age below which a change time proves nothing: the clock of a
+// minStampAge is the age below which a change time proves nothing: the clock of a
 // filesystem has ticks, and a second write may come within the same one.
-const young = time.Second
+const minStampAge = time.Second
 
 func stampOf(st *unix.Statx_t) FileStamp {
-	if time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec))) < young {
+	if time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec))) < minStampAge {
 		return FileStamp{}
 	}
 	return FileStamp{
@@ -128,7 +129,7 @@ func stampOf(st *unix.Statx_t) FileStamp {
 	}
 }
 
-// read reads a regular file of at most limit bytes.
+// read reads the target, a regular file of at most limit bytes.
 func (h targetHandle) read(limit uint64) ([]byte, FileStamp, error) {
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat2(h.dir, h.name, &unix.OpenHow{
@@ -164,7 +165,7 @@ func (h targetHandle) read(limit uint64) ([]byte, FileStamp, error) {
 	return buf, stampOf(&st), nil
 }
 
-// refuse makes an error that says "must not", not "went wrong".
+// refuse makes an error that says "must not", not "went wrong": nothing was changed.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", worker.ErrRefused, fmt.Sprintf(format, args...))
 }

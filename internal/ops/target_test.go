@@ -12,7 +12,7 @@ import (
 func aged(t *testing.T, path, text string) {
 	t.Helper()
 	must(t, os.WriteFile(path, []byte(text), 0o600))
-	time.Sleep(young + 50*time.Millisecond)
+	time.Sleep(minStampAge + 50*time.Millisecond)
 }
 
 func TestStamp(t *testing.T) {
@@ -54,7 +54,7 @@ func TestStamp(t *testing.T) {
 			t.Errorf("%s, just changed: %+v", name, s)
 		}
 	}
-	time.Sleep(young + 50*time.Millisecond)
+	time.Sleep(minStampAge + 50*time.Millisecond)
 	for name, old := range before {
 		if s := stamp(name); s == old || s == (FileStamp{}) {
 			t.Errorf("%s, changed: %+v, before %+v", name, s, old)
@@ -70,7 +70,7 @@ func TestStampOfTheFuture(t *testing.T) {
 		return stampOf(&st)
 	}
 	for d, proves := range map[time.Duration]bool{
-		time.Hour: false, time.Second: false, 0: false, -young + 100*time.Millisecond: false, -young - 100*time.Millisecond: true, -time.Hour: true,
+		time.Hour: false, time.Second: false, 0: false, -minStampAge + 100*time.Millisecond: false, -minStampAge - 100*time.Millisecond: true, -time.Hour: true,
 	} {
 		if s := at(d); (s != FileStamp{}) != proves {
 			t.Errorf("changed %s from now: %+v", d, s)

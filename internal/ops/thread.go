@@ -14,9 +14,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// thread is the calling thread's directory in procfs. A thread that entered a
-// container's mount namespace sees the container's own procfs, if there is one, and
-// uses the directory that it opened before; the zero value is for all others.
+// thread is the calling thread, by its directory in procfs. A thread that entered a container's
+// mount namespace meets the container's own /proc there, which may be anything: dir is the
+// directory that it opened before. The zero value is a thread in the host's namespace.
 type thread struct{ dir *os.File }
 
 func (t thread) open(name string) (*os.File, error) {
@@ -32,9 +32,9 @@ func (t thread) open(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// refOf identifies the mount that a descriptor is on. The old id comes from
-// fdinfo, which asks no filesystem; the unique one needs a statx that a dead
-// filesystem may refuse, and stays 0 then.
+// refOf identifies the mount that a descriptor is on. The old id comes from fdinfo, which asks
+// no filesystem. The unique id comes from a statx, which a dead filesystem may refuse (xfs that
+// shut itself down: EIO), and is 0 then.
 func (t thread) refOf(fd int) (facts.Ref, error) {
 	var ref facts.Ref
 	f, err := t.open("fdinfo/" + strconv.Itoa(fd))
@@ -88,9 +88,9 @@ func (t thread) entry(r facts.Ref) (found facts.Mount, _ error) {
 	return found, err
 }
 
-// parentOf returns the mount that the given one is mounted on. The kernel gives an
-// old id to the next mount at once, so where there are unique ones it is asked for
-// that.
+// parentOf returns the mount that r is mounted on; its error wraps errNotMounted when r is gone.
+// The kernel gives an old id to the next mount at once, so statmount(2) is asked by the unique id
+// where there is one.
 func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 	var err error
 	if r.ID != 0 {
@@ -120,15 +120,15 @@ func status(id uint64, want mount.Fields) (mount.Status, error) {
 	return st, err
 }
 
-// carriesNone reports whether the kernel shows no mount on a mount of the thread's
-// namespace (Linux 6.8).
+// carriesNone reports whether nothing is mounted on or inside a mount of the thread's namespace
+// (listmount(2), Linux 6.8). It is false where that cannot be told.
 func carriesNone(id uint64) bool {
 	var first [1]uint64
 	n, err := mount.List(mount.Own, id, 0, first[:])
 	return err == nil && n == 0
 }
 
-// mountedIn returns the mounts that are mounted on the given one, wherever in it.
+// mountedIn returns the mounts on r, wherever in it, but not those on them.
 func (t thread) mountedIn(r facts.Ref) (found []facts.Mount, err error) {
 	if r.ID != 0 && carriesNone(r.ID) {
 		return nil, nil

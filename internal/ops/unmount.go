@@ -10,10 +10,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// unmountTop unmounts the topmost mount if it is the given one. It
-// is no lazy unmount: a mount in use, or one with anything mounted on it, stays.
+// unmountTop unmounts the topmost mount if it is the given one. The umount is not lazy: a
+// mount that a process uses, or on which anything is mounted, stays (EBUSY).
 func (h targetHandle) unmountTop(want facts.Ref) error {
-	// It closes its descriptor, which would make the mount busy.
+	// checkTop closes its descriptor: one on the mount makes it busy.
 	if err := h.checkTop(want, topmost); err != nil {
 		return err
 	}
@@ -31,25 +31,27 @@ func (h targetHandle) unmountTop(want facts.Ref) error {
 	return h.checkGone(want)
 }
 
-// detachTop takes a dead mount off the top of the stack. When no process uses it, that
-// is one decision of the kernel: MNT_EXPIRE marks the topmost mount, and unmounts it
-// the second time only if it is the one that was marked and nothing used it in between.
-// One in use, as by open files, is detached after it was seen to be topmost: those files
-// stay dead. What is mounted in it goes too, so there must be a copy of that in ours, if
-// that is given.
+// detachTop unmounts a dead mount that is topmost at the target. umount2(2) knows names only,
+// and a driver may mount something there at any instant. When no process uses the dead mount,
+// MNT_EXPIRE leaves the decision to the kernel: the first call marks the topmost mount, and the
+// second one unmounts it only if the topmost mount is marked and nothing used it in between. A
+// dead mount in use, as by open files, is detached after it was seen to be topmost; those files
+// stay dead. The mounts inside the dead mount go, too: each needs a copy in ours, if that is
+// given.
 func (h targetHandle) detachTop(dead, ours facts.Ref) error {
 	const tries = 3
 	if dead.ID == 0 {
-		// Below Linux 6.8 a mount's id may be another's a moment later, unless a
-		// descriptor keeps it.
+		// Below Linux 6.8 the mount id may be another mount's a moment later, unless a
+		// descriptor on the dead mount keeps it, and that one makes MNT_EXPIRE fail.
 		return h.detachInUse(dead, ours)
 	}
 	if unix.Fchdir(h.dir) != nil {
-		return h.detachInUse(dead, ours) // the directory lies on something dead itself
+		return h.detachInUse(dead, ours) // the directory lies on a filesystem that is dead itself
 	}
 	defer func() { _ = unix.Chdir("/") }()
 	for range tries {
-		// Before each call: a mark must not come to a mount that lives.
+		// Before each call: the mark must not come to a living mount, which the second call
+		// would unmount.
 		if err := h.checkUncovered(dead, ours); err != nil {
 			return err
 		}
@@ -70,9 +72,9 @@ func (h targetHandle) detachTop(dead, ours facts.Ref) error {
 	return h.detachInUse(dead, ours)
 }
 
-// detachInUse detaches by a descriptor: a mount that came in place of the dead one
-// stays. One that is put on top of it in just that instant goes too, and checkGone
-// reports it; there is no call that detaches only a certain topmost mount.
+// detachInUse detaches the dead mount by a descriptor on it, through /proc/thread-self/fd: a
+// mount that came in its place stays. One that is put on top of the dead mount in just that
+// instant goes, too, and checkGone reports it; no system call detaches one mount alone.
 func (h targetHandle) detachInUse(dead, ours facts.Ref) error {
 	fd, top, err := h.top()
 	if err != nil {
@@ -101,8 +103,8 @@ func (h targetHandle) detachInUse(dead, ours facts.Ref) error {
 	return h.checkGone(dead)
 }
 
-// checkUncovered refuses when a mount is gone, or anything is mounted on it or in it,
-// however deep, of which there is no copy at the same path in ours: it would go too.
+// checkUncovered refuses when m is gone, or when a mount is on m or inside it, however deep,
+// of which ours has no copy at the same path: a umount of m would take that, too.
 func (h targetHandle) checkUncovered(m, ours facts.Ref) error {
 	if _, err := h.thread.parentOf(m); err != nil {
 		return err
@@ -139,7 +141,8 @@ func (h targetHandle) checkUncovered(m, ours facts.Ref) error {
 	return nil
 }
 
-// descend visits what is mounted on a mount, on that, and so on, but for one branch.
+// descend visits the mounts on the mount id, those on them, and so on, but for the mount but
+// and what is on that. on has the mounts by the id of the mount that they are on.
 func descend(on map[int][]facts.Mount, id, but int, visit func(facts.Mount)) {
 	for _, e := range on[id] {
 		if e.OldID != but {
@@ -149,8 +152,8 @@ func descend(on map[int][]facts.Mount, id, but int, visit func(facts.Mount)) {
 	}
 }
 
-// checkGone checks that a umount took the mount that was meant: umount(2) knows names
-// only, and something may have been mounted on top meanwhile.
+// checkGone checks that a umount took the mount that was meant: umount2(2) knows names only,
+// and another mount may have come on top meanwhile.
 func (h targetHandle) checkGone(m facts.Ref) error {
 	if _, err := h.thread.parentOf(m); !errors.Is(err, errNotMounted) {
 		return fmt.Errorf("another mount was put on the mount point at the same time, and taken off instead of %s: %w", m, unix.EBUSY)

@@ -6,11 +6,12 @@ import "github.com/csi-addons/node-healer/pkg/facts"
 type UnmountDeadTopQuery struct {
 	// Dead is the topmost mount.
 	Dead facts.Mount
-	// Below is the mount right beneath it, which stays as it is.
+	// Below is the mount of the volume right beneath Dead. It stays, and is what processes
+	// meet then.
 	Below facts.Ref
 }
 
-// unmountDeadTop takes a dead mount off the top of a stack.
+// unmountDeadTop unmounts a dead mount from the top of a stack.
 func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 	dead := deadOf(q.Dead)
 	dead.Stale = facts.IsType(q.Dead.FSType, facts.NFS)
@@ -25,7 +26,8 @@ func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 	if err := target.checkParent(dead.Mount, q.Below, "%s is beneath the dead mount now"); err != nil {
 		return false, err
 	}
-	// A mount that no path leads to cannot be taken out of its peer group.
+	// Where another mount is at the same place on a peer of Below, the umount would take that
+	// one. No path leads to Below, so it cannot be made private first, as placement does.
 	others, err := dead.notCopies(target.thread, q.Below, "")
 	if err != nil {
 		return false, err

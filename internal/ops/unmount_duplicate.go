@@ -14,8 +14,9 @@ type UnmountDuplicateQuery struct {
 	Mount  facts.Ref
 }
 
-// unmountDuplicate unmounts a placeholder. The engine observes anew and believes only
-// that.
+// unmountDuplicate unmounts a placeholder that an interrupted step, or one that is no longer
+// wanted, left on top of a mount point. The engine observes the volume anew then, and believes
+// that only.
 func unmountDuplicate(q UnmountDuplicateQuery) (done bool, err error) {
 	target, err := openTarget(q.Target)
 	if err != nil {
@@ -36,8 +37,8 @@ func unmountDuplicate(q UnmountDuplicateQuery) (done bool, err error) {
 	return true, nil
 }
 
-// checkTakesOnlyCopies refuses when a umount of the topmost mount would take something
-// else with it in another mount namespace.
+// checkTakesOnlyCopies refuses when a umount of m would also take another mount than copies of
+// m, on a peer of the mount that m is on: a driver's own, say, in its mount namespace.
 func (h targetHandle) checkTakesOnlyCopies(m facts.Ref) error {
 	below, err := h.thread.parentOf(m)
 	if err != nil {
@@ -62,8 +63,8 @@ const placeholderFlags = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.
 // stNoSymFollow is ST_NOSYMFOLLOW (Linux 5.10).
 const stNoSymFollow = 0x2000
 
-// checkPlaceholder checks the attributes of the topmost mount, as statfs tells them
-// without asking the filesystem for more than its flags: nothing else is ever taken off.
+// checkPlaceholder checks that the topmost mount has the attributes of a placeholder, as
+// statfs(2) tells them: no other mount than one of ours is ever unmounted as a duplicate.
 func (h targetHandle) checkPlaceholder() error {
 	fd, _, err := h.top()
 	if err != nil {

@@ -50,7 +50,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "finalize: what arrived meanwhile is not seen", file: "internal/ops/finalize.go",
-		from: "func (p placed) alone() error { return p.target.checkAlone(p.ours, p.on) }", to: "func (p placed) alone() error { return nil }",
+		from: "func (p placed) alone() error { return p.target.checkAlone(p.ours, p.parent) }", to: "func (p placed) alone() error { return nil }",
 		tests: integration, run: "TestPublishOnTop|TestFinalizeChecks",
 	},
 	{
