@@ -24,8 +24,8 @@ func leaveAll(admitted []admission, err error) {
 	}
 }
 
-// admitAtOnce bounds the steps about which the gate is asked side by side: questions
-// to the cluster that are the same share one answer.
+// admitAtOnce bounds the steps about which the gate is asked side by side: where they ask the API
+// for the same object, they share one answer.
 const admitAtOnce = 16
 
 // admitAll asks for a permit for each step and notes which were refused. Its error is a
@@ -70,8 +70,12 @@ var (
 	errEarlierBoot = errors.New("the volume was not seen healthy since the node booted, so the driver may be about to stage it")
 )
 
-// admit proves identity and asks the gate. Its error says why the step must not
-// run; it is a busy one when another volume on the same filesystem is healed.
+// admit proves that the superblock which the step brings is the volume's, and asks the gate whether
+// the mount point is wanted. Its error says why the step must not run; it is a busy one while
+// another volume on the same filesystem is healed.
+//
+// Time passes between what was observed and the step. So the step's worker compares mount ids
+// again right before it acts, and asks the permit (Revalidate) before a mount becomes writable.
 func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, lock *volumeLock) (healer.Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
@@ -101,8 +105,9 @@ func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, l
 	return e.cfg.Gate.Enter(ctx, d, s)
 }
 
-// proveVolume fails unless it is clear whose mount points these are, and what belongs
-// there: a step is about to bring a superblock that does not exist yet.
+// proveVolume fails unless it is clear whose mount points these are, and what belongs there: the
+// driver is about to mount a superblock that does not exist yet, so its identity cannot be proven
+// before.
 func proveVolume(c healer.Case) error {
 	switch {
 	case c.Record == nil:

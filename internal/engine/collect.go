@@ -14,8 +14,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// collections has what providers are asking for now: one call for each provider and
-// storage, because a storage that does not answer would keep every further one, too.
+// collections has the running calls of providers' Collect: one for each provider and storage,
+// because a storage that does not answer would keep every further call, too.
 type collections struct {
 	mu   sync.Mutex
 	busy map[collection]chan struct{}
@@ -23,7 +23,7 @@ type collections struct {
 
 type collection struct{ provider, storage string }
 
-// begin waits until a provider asks nothing else of a storage.
+// begin waits until no other call of a provider asks the same storage.
 func (c *collections) begin(ctx context.Context, key collection) error {
 	for {
 		c.mu.Lock()

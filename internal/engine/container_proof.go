@@ -54,8 +54,8 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 }
 
 // elsewhere returns one of kubelet's paths, but none of the volume's, at which the host has a
-// superblock: the number was given out again, or the record has it for a mount point that
-// nobody has looked at since.
+// superblock with this device number. The number was given out again, and a container's mount with
+// it is another volume's; or the path is the volume's, and nothing in this call says so.
 func (o *observation) elsewhere(dev facts.Dev) (path string, found bool) {
 	for _, h := range o.table.Of(dev) {
 		if _, own := o.c.MountPoint(h.Path); !own && o.node.Kubelet().Layout(h.Path).Kind != layout.Other {

@@ -12,15 +12,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// A container gets what is mounted at its pod's mount point when it starts: the
-// directory beneath while nothing is, a read-only placeholder in the middle of a step.
-// It keeps that, whatever is mounted at the mount point later.
+// A container gets what is at its pod's mount point when it starts, and keeps that, whatever is
+// mounted there later. While nothing is mounted it is the directory beneath: what the container
+// writes lands on the node's disk. In the middle of a step it is a read-only placeholder.
 
 // startGrace is how long a container may take from a copy of the host's mounts to
 // mounts of its own.
 const startGrace = time.Minute
 
-// needScan returns the targets for which containers have to be scanned.
+// needScan returns the targets whose pods' containers have to be scanned for what they started
+// with.
 func (o *observation) needScan() []healer.MountPoint {
 	return slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p healer.MountPoint) bool { return !o.mountedAnew(p) })
 }
@@ -28,17 +29,17 @@ func (o *observation) needScan() []healer.MountPoint {
 // mountedAnew reports whether the mount of a target is not the recorded one of this
 // boot, or came less than startGrace before the last scan.
 //
-// The recorded one needs no scan: unique mount ids are never given out again, so it was
-// there all the time since the record was written, and containers that started meanwhile
-// got it. A mount gets into the record for good only after a scan that found no
-// container with something else (gapAt). As long as there is one, each call scans.
+// The recorded mount needs no scan: unique mount ids are never given out again, so it was there
+// all the time since the record was written, and containers that started meanwhile got it. While a
+// container has something else, or may, the record has Since for the mount (gapAt), and each call
+// scans.
 func (o *observation) mountedAnew(p healer.MountPoint) bool {
 	if p.Role != healer.RoleTarget || p.Layout.Kind == layout.Subpath || o.c.Block {
 		return false
 	}
 	top, mounted := p.Top()
 	switch {
-	case !mounted, top.ID == 0: // without a unique id it cannot be told
+	case !mounted, top.ID == 0: // without a unique id no mount is known to be the recorded one
 		return true
 	case p.Want == nil || !o.c.RecordOfThisBoot():
 		return top.ID > o.engine.scanned.get(o.volumeKey()).started
@@ -82,9 +83,9 @@ func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan
 	return others
 }
 
-// placeholder reports whether a mount has the attributes of a placeholder, if nothing
-// else explains them: the record of an interrupted replacement in the container, or a
-// volume that is mounted like that.
+// placeholder reports whether a container's mount has the attributes of a placeholder, and neither
+// an interrupted replacement in the container explains them nor that the volume itself is mounted
+// so.
 func (o *observation) placeholder(m facts.ContainerMount, now facts.Mount) bool {
 	want := now.Attr
 	if p, _ := o.c.MountPoint(o.targetOf(m)); p.Want != nil {
@@ -116,8 +117,8 @@ func (g gap) has(started time.Duration) bool {
 	return g.from < started+time.Second/100 && started <= g.until
 }
 
-// gapAt returns the gap at a mount point, for the record; zero once the containers were
-// scanned long enough after it.
+// gapAt returns the gap at a mount point, for the record; zero once a scan that began long enough
+// after it found no container with something else. started: such a container is there, or may be.
 func gapAt(c healer.Case, p healer.MountPoint) gap {
 	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s healer.StartedWith) bool { return s.MountPoint == p.Path }) ||
 		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID || u.Why == facts.WhyScanCut })

@@ -21,20 +21,20 @@ import (
 // Node is what the engine needs of its host; *node.Node is the real one.
 type Node interface {
 	// Mounts reads the whole mount table. Topology may be as old as the kernel's
-	// last report of a change, and serves to find mounts, which Refresh then reads
-	// anew; it is false when they have moved since.
+	// last report of a change, and serves to find mounts. Refresh reads mounts that were
+	// found there anew; it is false when one of them is gone or was moved since.
 	Mounts() (facts.Table, error)
 	Topology() (facts.Table, error)
 	Refresh(stack []facts.Mount) ([]facts.Mount, bool)
 	Inspect(ctx context.Context, q node.InspectQuery) (node.Inspection, error)
-	// TryWrite writes to what is mounted and leaves no name behind, or only has its root
-	// directory written.
+	// TryWrite writes to the superblock of a mount and leaves no name behind; with onlySync
+	// it calls fsync(2) on the root directory and no more.
 	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
 	// LookUp asks a FUSE daemon for a name that cannot exist.
 	LookUp(ctx context.Context, m facts.Mount) (facts.Lookup, error)
 	// BlockDevice takes what a probe saw of the open device, if it was open.
 	BlockDevice(dev facts.Dev, opened facts.OpenedDevice) facts.BlockDevice
-	// Identity reads anew what BlockDevice may have kept.
+	// Identity reads the identity of a device anew, which BlockDevice may have from memory.
 	Identity(dev facts.Dev) facts.Identity
 	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	wanted.Finder
@@ -77,14 +77,14 @@ type Config struct {
 	CheckOnly bool
 	// DryRun stops every call before its first step.
 	DryRun bool
-	// Standalone searches the containers of all pods, and those of none.
+	// Standalone searches all containers, of pods and of none.
 	Standalone bool
 	// ProbeWrite says when a write is tried.
 	ProbeWrite WriteProbe
 	// LookupInterval is how often a FUSE daemon is asked for a name that cannot exist while
 	// nothing calls for that; 0: never.
 	LookupInterval time.Duration
-	// NoLookup has the drivers whose daemons are never asked for one.
+	// NoLookup has the drivers whose daemons are never asked for such a name.
 	NoLookup []string
 	// SyncExt4 is true where the kernel does not say that an ext4 has shut itself down.
 	SyncExt4 bool
@@ -101,10 +101,10 @@ type Engine struct {
 	scanned *scannedVolumes
 	// lookups has the last Lookup of each FUSE superblock, by its device.
 	lookups *lru.Cache
-	// collections are the questions of providers.
+	// collections are the running calls of providers' Collect.
 	collections *collections
 
-	mu      sync.Mutex // held over a look at closing and the call that begins after it
+	mu      sync.Mutex // held while a call looks at closing and adds itself to running
 	closing bool
 	running sync.WaitGroup
 	// life ends when running work must end now.
@@ -230,8 +230,8 @@ func (e *Engine) isClosing() bool {
 	return e.closing
 }
 
-// stuckWorkers returns channels that close when the workers end that a call left behind
-// because they could not be killed.
+// stuckWorkers returns a channel for each worker that a call left behind because it could not be
+// killed. The channel closes when the worker ends; until then it may still change the volume.
 func stuckWorkers(r healer.Report, err error) []<-chan struct{} {
 	workers := stuckBehind(err)
 	for _, o := range r.Steps {
@@ -240,7 +240,7 @@ func stuckWorkers(r healer.Report, err error) []<-chan struct{} {
 	return workers
 }
 
-// stuckBehind returns those of the stuck workers behind one error.
+// stuckBehind returns the channels of the stuck workers behind one error.
 func stuckBehind(err error) []<-chan struct{} {
 	if stuck, is := err.(interface{ Ended() <-chan struct{} }); is { //nolint:errorlint // the walk is below
 		return []<-chan struct{}{stuck.Ended()}

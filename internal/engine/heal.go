@@ -6,8 +6,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// heal is one call, on one screen: it ends because every step runs at most once per mount
-// point.
+// heal is one call, on one screen. It ends because every step runs at most once per mount point.
 func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Report, error) {
 	report := healer.Report{Volume: v, Checked: lock.checks}
 	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
@@ -44,8 +43,8 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 	}
 }
 
-// examine observes a volume and has the providers collect. What a check saw of a volume
-// that was being healed meanwhile counts for nothing.
+// examine observes a volume and has the providers collect. A check during which a heal of the
+// volume began fails: it may have seen a mount point in the middle of a step.
 func (e *Engine) examine(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Case, []healer.ProviderFailure, error) {
 	c, err := e.observe(ctx, v, lock)
 	if preempted := lock.current(); preempted != nil {

@@ -9,12 +9,13 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// volumeLocks is the table of volumes that are being worked on. A volume is in it
-// under several keys at once, because callers may name it in several ways.
+// volumeLocks is the table of the volumes that are being worked on. A volume is in it under
+// several keys at once, because callers may name it in several ways: by its paths, by driver and
+// volume_id, and by a superblock that a step brings.
 //
-// A heal is alone at its volume. Any number of checks run side by side, and none
-// blocks a heal: a check during which a heal begins has seen a volume that was being
-// changed, so it is preempted and fails.
+// One heal of a volume runs at a time. Any number of checks run side by side, and none blocks a
+// heal: a check during which a heal begins is preempted and fails, as it may have seen a mount
+// point in the middle of a step.
 type volumeLocks struct {
 	mu     sync.Mutex
 	held   map[key]*volumeLock
@@ -43,7 +44,7 @@ func newVolumeLocks() *volumeLocks {
 	return &volumeLocks{held: map[key]*volumeLock{}, checks: map[key]map[*volumeLock]bool{}}
 }
 
-// lock makes an entry, or returns a busy error that says what is in the way.
+// lock makes an entry for a call, or returns a busy error that says which other call has a key.
 func (t *volumeLocks) lock(checks bool, keys ...key) (*volumeLock, error) {
 	l := &volumeLock{table: t, since: time.Now(), checks: checks}
 	if err := l.add(keys...); err != nil {
@@ -55,8 +56,9 @@ func (t *volumeLocks) lock(checks bool, keys ...key) (*volumeLock, error) {
 // saveWait bounds how long a heal waits for checks that save their records.
 const saveWait = time.Second
 
-// add puts further keys under the same entry, all or none. A check that saves its record
-// holds the volume, against heals only, which wait for that.
+// add puts further keys under the same entry, all or none. A check holds the volume while it
+// saves the record, so that it does not overwrite what a heal puts there; a heal waits for that,
+// for saveWait.
 func (l *volumeLock) add(keys ...key) error {
 	late := time.After(saveWait)
 	for {
@@ -72,7 +74,8 @@ func (l *volumeLock) add(keys ...key) error {
 	}
 }
 
-// tryAdd returns what to wait for, if that is a check that saves its record.
+// tryAdd is add without a wait. saved is not nil where a check that saves the record has one of
+// the keys; it closes when that is done.
 func (l *volumeLock) tryAdd(keys ...key) (saved <-chan struct{}, err error) {
 	t := l.table
 	t.mu.Lock()
@@ -113,8 +116,8 @@ func (l *volumeLock) busy(at key) error {
 		l.since.UTC().Format(time.RFC3339), time.Since(l.since).Round(time.Millisecond))}
 }
 
-// alone calls save while no heal can begin, and at most one check of a volume does.
-// It fails for a check that was preempted.
+// alone calls save while no heal of the volume can begin, and not while another check saves: that
+// one saves the same. It fails for a check that was preempted.
 func (l *volumeLock) alone(save func()) error {
 	if !l.checks {
 		save()
@@ -131,6 +134,8 @@ func (l *volumeLock) alone(save func()) error {
 	return nil
 }
 
+// hold keeps heals of the volume from beginning until release. It is false where a heal has begun
+// or another check holds the volume.
 func (l *volumeLock) hold() bool {
 	t := l.table
 	t.mu.Lock()
@@ -166,9 +171,9 @@ func (l *volumeLock) current() error {
 	return &healer.Error{Kind: healer.KindBusy, Text: "an operation on this volume began while it was checked; call again when it is done"}
 }
 
-// unlock ends the call. A volume that a heal leaves with stuck workers stays busy until
-// the kernel lets go of them. A check changes nothing, and the host probes no storage
-// that a worker is stuck at, so its lock ends at once.
+// unlock ends the call. A volume that a heal leaves with stuck workers stays busy until these have
+// ended: one may still act on a mount in the middle of another heal. The lock of a check ends at
+// once: its workers change nothing, and the host probes no storage at which one is stuck.
 func (l *volumeLock) unlock(workers []<-chan struct{}) {
 	l.table.mu.Lock()
 	defer l.table.mu.Unlock()

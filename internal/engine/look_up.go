@@ -13,7 +13,7 @@ import (
 // maxLookups bounds the superblocks whose last Lookup is remembered; a node has fewer.
 const maxLookups = 4096
 
-// lookedUp is the last answer of a superblock.
+// lookedUp is the last answer of a FUSE superblock's daemon to a lookup.
 type lookedUp struct {
 	facts.Lookup
 	// oldest is the unique id of the superblock's oldest mount: device numbers are given out
@@ -22,8 +22,9 @@ type lookedUp struct {
 	at     time.Time
 }
 
-// lookUp asks each FUSE superblock that answers for its root for a name that cannot exist,
-// where that is called for. What was asked before and is not asked now counts still.
+// lookUp asks the daemon of each FUSE superblock that answers for its root for a name that cannot
+// exist, if mustLookUp says so; else its last answer counts. A daemon answers for its root from
+// memory, also when its storage is gone.
 func (o *observation) lookUp(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		dev := p.Dev()
@@ -38,7 +39,7 @@ func (o *observation) lookUp(ctx context.Context) error {
 		if o.mustLookUp(sb, last) {
 			now, err := o.node.LookUp(ctx, p.Stack[0])
 			switch {
-			case err != nil: // what was judged without it counts all the same
+			case err != nil: // the diagnosis goes by the probe alone
 				klog.FromContext(ctx).Error(err, "Cannot have a name looked up", "driver", o.c.Driver)
 			case facts.Disconnected(now.Errno):
 				return errMoved // its daemon ended since it was probed
@@ -55,9 +56,9 @@ func (o *observation) lookUp(ctx context.Context) error {
 	return nil
 }
 
-// mustLookUp reports whether a superblock is asked now. A store bills each question, and logs
-// it as one that failed, so what runs by itself asks only after a step, and where something
-// else is wrong.
+// mustLookUp reports whether the daemon of a superblock is asked now. An object store bills each
+// question, and logs it as one that failed: the loop's checks ask only after a step, where
+// something else is wrong, and once per LookupInterval.
 func (o *observation) mustLookUp(sb facts.Superblock, last lookedUp) bool {
 	interval := o.engine.cfg.LookupInterval
 	return o.c.Volume.Named || !o.lock.checks && !last.Asked || last.Failed(o.c.LookedUp()) || o.somethingWrong(sb) ||

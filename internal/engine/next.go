@@ -22,8 +22,9 @@ func newTries() *tries {
 	return &tries{tried: map[string]bool{}, refused: map[string]healer.Refusal{}}
 }
 
-// next returns the least invasive step that may help, once for each mount point at which it
-// can run at once; none when no step is left. It notes why others are refused.
+// next returns the least invasive step that may help: at one mount point, or, where the step can
+// run at several at once, at each of those. None when no step is left. It notes the steps that
+// would help and are refused.
 func (t *tries) next(d healer.Diagnosis) []healer.Step {
 	for i, s := range d.Steps {
 		rule := healer.RuleProvider
@@ -42,7 +43,7 @@ func (t *tries) next(d healer.Diagnosis) []healer.Step {
 	return t.batch(d, best)
 }
 
-// done notes whether one of the steps that ran may still act.
+// done notes whether a worker of one of the steps that ran is stuck, and may still act.
 func (t *tries) done(outcomes []healer.Outcome) {
 	for _, o := range outcomes {
 		t.stuck = t.stuck || len(stuckBehind(o.Err)) > 0

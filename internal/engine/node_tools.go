@@ -112,7 +112,7 @@ func bounded(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// lines returns the secrets as a program reads them.
+// secretLines returns the secrets as a program reads them, one a line.
 func secretLines(s healer.Secrets) ([]byte, error) {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(s)) {

@@ -18,11 +18,13 @@ import (
 // maxObservations bounds how often a moving mount table is read anew.
 const maxObservations = 4
 
-// errMoved says that the mount table changed during an observation.
+// errMoved says that the mount table changed during an observation: what was probed may not be
+// what is mounted.
 var errMoved = errors.New("the mount table kept changing")
 
-// observe finds the volume's mount points and probes each of its superblocks once. An
-// absent mount is believed only when the mount table, read anew, shows the same.
+// observe finds the volume's mount points and probes each of its superblocks once. A mount point
+// counts as empty only when the mount table, read anew, shows the same: the table in memory may
+// not have a mount that was moved there.
 func (e *Engine) observe(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Case, error) {
 	seenEmpty := map[string]bool{}
 	for pass := range maxObservations {
@@ -41,7 +43,7 @@ func (e *Engine) observe(ctx context.Context, v healer.Volume, lock *volumeLock)
 	return healer.Case{}, healer.Failed("observe the volume", fmt.Errorf("%w (%d attempts)", errMoved, maxObservations))
 }
 
-// observation is one pass over a volume.
+// observation is one pass over a volume, with the mount table that it goes by.
 type observation struct {
 	engine *Engine
 	node   Node
@@ -136,8 +138,8 @@ func (o *observation) loadRecord(ctx context.Context) {
 	}
 }
 
-// roleOf tells a staging path that a caller named as volume_path from a target. What a
-// driver mounts below a staged mount is not that mount.
+// roleOf tells a staging path that a caller named as volume_path from a target. A mount that a
+// driver publishes below a staged mount is a target.
 func (o *observation) roleOf(path string) healer.Role {
 	l := o.node.Kubelet().Layout(path)
 	staging := o.c.Volume.StagingPath
@@ -206,9 +208,9 @@ func beneath(p, dir string) bool {
 	return within && dir != "" && rest != "" && rest[0] == '/'
 }
 
-// newlyEmpty reports whether a mount point is empty that was not yet seen empty. A
-// staging path on which no mount is expected does not count: many drivers stage
-// nothing, and their checks should not cost two observations.
+// newlyEmpty reports whether this pass shows a mount point empty that no earlier pass did: the
+// next pass reads the mount table anew. A staging path on which no mount is expected does not
+// count: many drivers stage nothing, and their checks should not cost two passes.
 func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {
 	for _, p := range o.c.MountPoints {
 		usual := p.Role == healer.RoleStaging && p.Path != o.c.Volume.Path && o.c.Record != nil && p.Want == nil

@@ -9,11 +9,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// containerScan is what one scan of the volume's containers looks for, and what tells
-// the volume's mounts there from others.
+// containerScan is what one scan of the volume's containers looks for, and what tells the volume's
+// mounts there from those of other volumes.
 type containerScan struct {
-	// now is the mount that the host has and that works; previous are the superblocks
-	// that were the volume's; needScan are the targets with another mount than recorded.
+	// now is the host's mount that works. previous are the superblocks that were the
+	// volume's before. needScan are the targets with another mount than the recorded one.
 	now      facts.Mount
 	nfs      bool
 	previous []facts.Dev
@@ -25,8 +25,9 @@ type containerScan struct {
 	// cut is true when not all processes could be read in time: a container that is not
 	// among those found may have anything.
 	cut bool
-	// mounts are those found; onHost are the host's own mounts of their superblocks,
-	// read after the containers'.
+	// mounts are those found in containers. onHost are the host's own mounts of the same
+	// device numbers, read after the containers' mounts: a number that was given out again in
+	// between shows.
 	mounts []facts.ContainerMount
 	onHost map[facts.Dev][]facts.Mount
 }
@@ -41,12 +42,13 @@ func (o *observation) containers(ctx context.Context) error {
 	}
 	s := containerScan{previous: previousSuperblocks(o.c), needScan: o.needScan()}
 	working := false
-	if s.now, working = o.c.Working(); !working { // what the host has not, a container cannot have
+	if s.now, working = o.c.Working(); !working { // nothing could replace a container's mount
 		return nil
 	}
 	s.nfs = facts.IsNFS(s.now.FSType)
 	if s.nfs && slices.ContainsFunc(o.c.MountPoints, healer.MountPoint.Stale) {
-		o.engine.scanned.setContainers(o.volumeKey(), false) // until no container is found that has it, too
+		// A container may be stale, too: each call scans until none is.
+		o.engine.scanned.setContainers(o.volumeKey(), false)
 	}
 	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.engine.scanned.get(o.volumeKey()).containers
 	if len(s.previous)+len(s.needScan) == 0 && !first {
@@ -85,8 +87,8 @@ func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
 	return q
 }
 
-// addUnverified adds the containers that could not be inspected, if they may have
-// something else than the volume.
+// addUnverified adds the containers that could not be inspected, if they may have a previous
+// superblock, or what was at the mount point before the present mount came.
 func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
 	o.c.Unverified = slices.DeleteFunc(startedBefore(o.c, all), func(u facts.Unverified) bool {
 		return u.PodUID != "" && !u.Has && !slices.Contains(s.pods, u.PodUID) // nothing says that it uses the volume
@@ -96,8 +98,8 @@ func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
 	})
 }
 
-// foreign reports whether a mount was found by its device number, and is none of the
-// volume's.
+// foreign reports whether a container's mount, found by its device number or by type and source, is
+// of another volume.
 func (o *observation) foreign(m facts.Mount, s containerScan) bool {
 	switch {
 	case slices.Contains(s.previous, m.Dev):
@@ -115,7 +117,7 @@ func (o *observation) foreign(m facts.Mount, s containerScan) bool {
 	}
 }
 
-// addContainerMounts probes the mounts that were found and adds those of the volume.
+// addContainerMounts probes the containers' mounts and adds those of the volume.
 func (o *observation) addContainerMounts(ctx context.Context, s containerScan) error {
 	if len(s.mounts) == 0 {
 		return nil
@@ -142,24 +144,24 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) e
 	return nil
 }
 
-// addContainerMount adds a mount point for what a container has, if it is the volume's,
-// and dead or unfinished.
+// addContainerMount adds a mount point for a container's mount, if that is the volume's and dead,
+// or was left unfinished by an interrupted replacement.
 func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.ContainerProbe, s containerScan) {
 	current := m.Mount.Dev == s.now.Dev
 	stale := current && facts.IsNFS(m.Mount.FSType) && probe.Errno == syscall.ESTALE
 	unfinished := current && !stale
 	if unfinished && facts.IsNFS(m.Mount.FSType) && !m.Mount.Guarded() {
 		o.addUnprobed(m, probe)
-		return // as good as the host's, as far as it says
+		return // it is not stale
 	}
 	recorded, isRecorded := recordedMount(o.c, m)
 	if unfinished && (!isRecorded || recorded.Attr.Has(facts.AttrNoSymFollow)) {
-		return // its pod wants it as it is
+		return // the pod asked for these attributes itself, as for a read-only volumeMount
 	}
 	known := current || slices.Contains(s.previous, m.Mount.Dev)
 	answers := probe == (facts.ContainerProbe{})
 	if probe.Ended || !known && (answers || probe.Errno == 0) {
-		return // it is gone, or nothing says that it is this volume's
+		return // the container has ended, or nothing says that the mount is this volume's
 	}
 	in := &healer.InContainer{
 		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: ended(o.c, m.Mount),
@@ -167,7 +169,7 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 	}
 	switch {
 	case isRecorded && (current || len(s.onHost[m.Mount.Dev]) == 0):
-		in.Sharing = recorded.Sharing // which the kernel forgets with the host's mount
+		in.Sharing = recorded.Sharing // the kernel forgets whose slave a mount was when the host's is gone
 	case stale && m.Mount.Propagation != (facts.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, staleOnHost):
 		in.Sharing = facts.SharingUnknown // the host's mount is gone, and its number may be another's
 	}
@@ -180,7 +182,7 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 		o.c.Lingering = append(o.c.Lingering, *in) // two instances that work are the driver's business
 		return
 	case in.Proof == "" && (!ofPod || !known && s.sharing[m.PodUID]):
-		return // it may as well be another volume's
+		return // it may as well be another volume's, whose files the container would lose
 	}
 	o.c.MountPoints = append(o.c.MountPoints, healer.MountPoint{
 		Role: healer.RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]facts.Mount{m.Mount}, m.Below...),
@@ -201,7 +203,8 @@ func (o *observation) addUnprobed(m facts.ContainerMount, probe facts.ContainerP
 	o.c.Unverified = append(o.c.Unverified, facts.Unverified{Workload: m.Workload, Why: why, Detail: probe.Err, Has: true})
 }
 
-// noteScanned remembers that no container was found with something stale.
+// noteScanned remembers that no container was found with a previous superblock, so that no further
+// check has to walk over all processes.
 func (o *observation) noteScanned(s containerScan) {
 	found := slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })
 	if !found && !s.cut && (!s.nfs || len(o.c.Unverified) == 0) {

@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// A container has a device node of a raw block volume, which the runtime made at its
-// start: a number, and nothing of what the host has at the mount point. A disk that is
-// attached anew may get another number, and another disk the old one.
+// A container of a raw block volume has a device node that the runtime made when the container
+// started: a device number, whatever the host has at the mount point later. A disk that is attached
+// anew may get another number, and another disk the old one: the container then writes to that.
 
 // oldDevices finds the containers of a raw block volume that started while its device
 // had the recorded number, if that is another one now.

@@ -10,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// ended reports whether the filesystem of a mount has shut itself down, as it says
-// itself, or as it was seen while the host still had it.
+// ended reports whether the filesystem of a mount has shut itself down: as its super options say,
+// as a probe of this call showed, or as the record says from when the host still had it.
 func ended(c healer.Case, m facts.Mount) bool {
 	f, _ := c.PreviousOf(m.Dev)
 	return f.Ended || facts.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
@@ -47,8 +47,8 @@ func previousSuperblocks(c healer.Case) []facts.Dev {
 	return slices.DeleteFunc(slices.Compact(all), func(d facts.Dev) bool { return d.Zero() || working[d] })
 }
 
-// startedBefore returns the containers that were there when a superblock of the
-// volume was replaced: they may still have the previous one.
+// startedBefore returns, of containers that cannot be inspected, those that were there when a
+// superblock of the volume was replaced: they may still have the previous one.
 func startedBefore(c healer.Case, all []facts.Unverified) []facts.Unverified {
 	var replaced time.Duration
 	for _, f := range c.PreviousOfBoot() {
@@ -60,9 +60,9 @@ func startedBefore(c healer.Case, all []facts.Unverified) []facts.Unverified {
 	return slices.DeleteFunc(slices.Clone(all), func(u facts.Unverified) bool { return u.Started > replaced || replaced == 0 })
 }
 
-// podStayed reports whether a pod has the volume that had it when the record was
-// written. With the last of them the volume is unstaged, and what is staged for the
-// next one is another superblock.
+// podStayed reports whether a pod that had the volume when the record was written still has it.
+// When the last of those pods goes, kubelet unstages the volume, and what is staged for the next
+// pod is another superblock.
 func podStayed(c healer.Case) bool {
 	return slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool {
 		_, stays := c.MountPoint(p.Path)
@@ -100,8 +100,9 @@ func hasDev(stack []facts.Mount, dev facts.Dev) bool {
 	return slices.ContainsFunc(stack, func(m facts.Mount) bool { return m.Dev == dev })
 }
 
-// recordedMount returns what the record says of a mount in a container. For what may be
-// left of an interrupted replacement it is the mount that was to be replaced there.
+// recordedMount returns what the record says of a container's mount: of that mount itself (same),
+// or where m may be the clone that an interrupted replacement left (left), of the mount that was
+// to be replaced at its path: its attributes are those that the clone is to get.
 func recordedMount(c healer.Case, m facts.ContainerMount) (healer.PreviousMount, bool) {
 	for _, f := range c.PreviousOfBoot() {
 		for _, seen := range f.Mounts {

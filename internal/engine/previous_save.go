@@ -14,8 +14,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// previousGrace is for how long a previous superblock is looked for after nothing has
-// it any more: a container that was starting meanwhile may have been overlooked.
+// previousGrace is for how long containers are scanned for a previous superblock after none was
+// found with it: a container that was starting during a scan may have been overlooked.
 const previousGrace = time.Minute
 
 // The most previous superblocks of one volume, and the most mounts that are recorded of
@@ -70,9 +70,9 @@ func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step
 	return true, err
 }
 
-// saveAfter puts into the record whether the driver may still be at work on what a step asked
-// of it, and what a step replaced, again, for the time: a container that started until now may
-// have that.
+// saveAfter puts into the record, after a step, whether the driver may still be at work on what the
+// step asked of it. It saves what the step replaced once more, with the present time as Since: a
+// container that started until now may have that.
 func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, err error) {
 	if s.MountPoint.InContainer != nil {
 		return
@@ -177,8 +177,8 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 	return &r.Previous[at]
 }
 
-// keepPrevious returns the previous superblocks that a healthy volume's new record still
-// has to name.
+// keepPrevious returns the previous superblocks that the new record of a usable volume still has to
+// name, because a container has one or may have it.
 func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock {
 	if !c.RecordOfThisBoot() {
 		return nil
@@ -204,14 +204,15 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 	})
 }
 
-// lingers reports whether something has a previous superblock, or may have it.
+// lingers reports whether a mount beneath another one, or a container, has a previous superblock,
+// or a container that cannot be inspected may have it.
 func lingers(c healer.Case, f healer.PreviousSuperblock) bool {
 	return covered(c, f.Dev) ||
 		slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
 		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since })
 }
 
-// key is what distinguishes the mount from others: its id, or where the kernel has none
+// mountKey is what distinguishes a mount from others: its unique id, or where the kernel has none
 // (below Linux 6.8) its mount point.
 func mountKey(m healer.PreviousMount) healer.PreviousMount {
 	if m.ID != 0 {

@@ -112,13 +112,13 @@ func (o *observation) ask(ctx context.Context, g *group) {
 	}
 }
 
-// take puts a group's answer into the case.
+// take puts the answer of a group of mount points into the case.
 func (o *observation) take(g *group) {
 	for _, i := range g.mountPoints {
 		p := &o.c.MountPoints[i]
 		p.Inspect = g.seen.Paths[p.Path]
-		// What is mounted need not be inspected by path: it shows what was probed, if
-		// it shows the same directory.
+		// A mount point with a mount is not inspected by its path. It shows the root that
+		// was probed if its mount shows the same directory of the superblock.
 		if p.Mounted() && g.probe != nil && p.Stack[0].Root == g.probe.Root {
 			p.Inspect.Kind = g.seen.Kind
 			if g.seen.Kind == facts.KindBlock {
@@ -140,8 +140,8 @@ func (o *observation) take(g *group) {
 	}
 }
 
-// takeOwn puts into the case what one of several mounts of a superblock answered. The
-// superblock is what the staged one says, and answers as long as any of them does.
+// takeOwn puts into the case what one of several mounts of a superblock (NFS) answered. The case
+// has for the superblock what the staged mount says, and that it answers if any mount of it does.
 func (o *observation) takeOwn(g *group, sb facts.Superblock) facts.Superblock {
 	staged := false
 	for _, i := range g.mountPoints {
@@ -182,7 +182,7 @@ func (o *observation) superblock(m facts.Mount, s node.Inspection) facts.Superbl
 		sb.Device = &d
 		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)
 	case s.UUID != "":
-		// A filesystem of a disk whose node cannot be seen: its UUID still identifies it.
+		// The node of the disk cannot be seen; the UUID of the filesystem still identifies it.
 		sb.Device = &facts.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: facts.Identity{FilesystemUUID: s.UUID}}
 	}
 	if m.FSType == "overlay" {

@@ -9,8 +9,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// proveIdentity fails unless the superblock that a step is about to bring to a mount
-// point is the recorded volume's. The error says which proof is missing.
+// proveIdentity fails unless the superblock that a step is about to bring to a mount point is the
+// recorded volume's: else a pod would write to another pod's volume. The error says which proof is
+// missing.
 func proveIdentity(c healer.Case, dev facts.Dev) error {
 	if c.Record == nil {
 		return errors.New("the volume was never seen healthy on this node")

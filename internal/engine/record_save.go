@@ -40,7 +40,7 @@ func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock)
 	return nil
 }
 
-// saveRecord saves what a volume looks like that can be used, if that changed.
+// saveRecord saves what a usable volume looks like, if that differs from the record.
 func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	c := d.Case
 	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
@@ -74,8 +74,8 @@ func (e *Engine) saveRestaged(ctx context.Context, c healer.Case) {
 	}
 }
 
-// keepBaselines takes from the last record what a sick volume is compared with: else
-// the next check would take what is wrong now for right.
+// keepBaselines takes from the last record what a volume is compared with that is usable and
+// sick: else the next check would take what is wrong now, as read-only mounts, for right.
 func keepBaselines(r *healer.Record, was *healer.Record) {
 	r.LastHealthy = time.Time{}
 	if was != nil {
@@ -105,7 +105,8 @@ func identifiable(c healer.Case) bool {
 	return true
 }
 
-// sourceOf returns a mount's source where nothing else says which directory it shows.
+// sourceOf returns the source of an NFS mount, where nothing else says which directory of the
+// server it shows.
 func sourceOf(m facts.Mount) string {
 	if facts.IsNFS(m.FSType) {
 		return m.Source
@@ -153,9 +154,9 @@ func newRecord(c healer.Case) healer.Record {
 	return r
 }
 
-// recordableAt reports whether a mount point is proven and has a mount of its own, and
-// it is known how that is to be mounted. One of a subPath is recorded only while it is
-// replaced.
+// recordableAt reports whether a mount point is proven and has a mount of its own of which it is
+// known how it is to be mounted: of a placeholder only the record tells. A subPath is recorded only
+// while it is replaced.
 func recordableAt(p healer.MountPoint) bool {
 	unfinished := p.Unfinished()
 	return p.Proven && p.Mounted() && p.Role != healer.RoleContainer &&

@@ -13,8 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// run runs one step, at one mount point or at several at once, between two lines of the
-// audit log for each. Where the first cannot be written nothing is changed.
+// run runs one step, at one mount point or at several at once, between two lines of the audit log
+// for each mount point. Where the first line cannot be written nothing is changed.
 func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) []healer.Outcome {
 	if len(admitted) == 0 {
 		return nil
@@ -58,8 +58,8 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 // errPanic is the error of a step that did not return.
 var errPanic = errors.New("the step ended in a panic")
 
-// act runs the steps, with what they replace in the record before: after a kill in the
-// middle nothing else would tell.
+// act runs the steps. What they replace is put into the record before: after a kill in the middle
+// nothing else tells the next call how the mounts were, and which superblock was the volume's.
 func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (errs []error) {
 	var steps []healer.Step
 	var revalidate []func(context.Context) error

@@ -13,23 +13,25 @@ import (
 // over all processes, and a proof that is as old as the record.
 const maxScanned = 4096
 
-// scannedVolumes remembers, while the server runs, of which volumes the containers
-// were scanned and when they were last healthy.
+// scannedVolumes remembers, while the server runs, what need not be found out again at each check
+// of a volume, and is not written into its record each time.
 type scannedVolumes struct {
 	mu sync.Mutex // held over a read and the write that follows from it
 	of *lru.Cache // scannedVolume by key
 }
 
 type scannedVolume struct {
-	// containers is true once the containers were scanned and nothing stale was found.
+	// containers is true once the volume's containers were scanned and none has a previous
+	// superblock of it.
 	containers bool
-	// newest is the highest mount id of the last time that the volume was healthy with
-	// what its record says: the record itself is not written for that.
+	// newest is the mount id (healer.Case.Newest) of the last check at which the volume was
+	// usable and as its record says: a container's mount with no higher id and a recorded
+	// device number is the volume's.
 	newest uint64
-	// healthy is that time, since the boot.
+	// healthy is when that check began, in time since the boot.
 	healthy time.Duration
-	// started is the highest id of mounts at mount points without a record, for which no
-	// container was found that started with something else.
+	// started is the highest unique id of mounts at mount points without a record for which
+	// a scan found no container that started with something else.
 	started uint64
 	// lookedUp is true once its FUSE daemon said that a name which cannot exist does not.
 	lookedUp bool
@@ -51,17 +53,18 @@ func (s *scannedVolumes) change(k key, change func(*scannedVolume)) {
 	s.of.Add(k, v)
 }
 
-// setContainers records whether the containers were scanned and nothing stale was found.
+// setContainers notes whether the containers were scanned and none has a previous superblock.
 func (s *scannedVolumes) setContainers(k key, scanned bool) {
 	s.change(k, func(v *scannedVolume) { v.containers = scanned })
 }
 
-// setHealthy records a time at which the record was true, and a mount id of then.
+// setHealthy notes when a check began that showed the volume as its record says, and the mount id
+// of that check.
 func (s *scannedVolumes) setHealthy(k key, when time.Duration, newest uint64) {
 	s.change(k, func(v *scannedVolume) { v.healthy, v.newest = when, max(v.newest, newest) })
 }
 
-// newestOf returns the highest mount id of a time at which the record was true.
+// newestOf returns the mount id of the last check that showed the volume as its record says.
 func (s *scannedVolumes) newestOf(k key, r *healer.Record) uint64 {
 	return max(s.get(k).newest, r.Newest)
 }

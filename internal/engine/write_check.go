@@ -19,12 +19,13 @@ const (
 	WriteNever       WriteProbe = "never"
 )
 
-// writeCheck tries a write on each superblock of which probes and facts leave open
-// whether it can still be written to, at one mount point at which that is permitted.
+// writeCheck tries a write on each superblock of which probes and facts leave open whether it can
+// still be written to, at one of its mount points at which a write is permitted. The write leaves
+// no name behind.
 //
-// Below Linux 6.15 no super option says that an ext4 has shut itself down, and reads
-// succeed as from a cache: there an ext4 without a suspicion has its root directory
-// written with fsync(2), which writes nothing unless that was about to be.
+// Below Linux 6.15 no super option says that an ext4 has shut itself down, and reads succeed from
+// memory. There fsync(2) is called on the root directory of an ext4 of which nothing is suspected:
+// it fails after a shutdown, and writes nothing that was not about to be written.
 func (o *observation) writeCheck(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		sb, known := o.c.Superblocks[p.Dev()]
