@@ -14,11 +14,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// Holder is a process of a pod that has a superblock mounted in the mount namespace
-// of its container: while it runs, kubelet does not unpublish the volume.
+// Holder is a container's process that has a superblock mounted in the container's mount namespace:
+// while it runs, kubelet does not unpublish the volume.
 type Holder struct {
 	PID int
-	// pidfd refers to this process even when its number is used again.
+	// pidfd refers to this process also when its number is another one's.
 	pidfd *os.File
 }
 
@@ -48,8 +48,8 @@ func (n *Node) holderAmong(ctx context.Context, walk ops.ProcessesAnswer, podUID
 
 var errWalkCut = errors.New("not all processes of the node could be read in time")
 
-// HolderAt is Holder for a container whose mount is known; nil where nothing shows
-// that it still has it.
+// HolderAt is Holder for a container whose mount is known; nil where nothing shows that the container
+// still has the mount.
 func (n *Node) HolderAt(ctx context.Context, m facts.ContainerMount) *Holder {
 	if m.PodUID == "" {
 		return nil
@@ -63,8 +63,8 @@ func (n *Node) HolderAt(ctx context.Context, m facts.ContainerMount) *Holder {
 
 // holder returns the first of the containers that has the superblock mounted.
 func (n *Node) holder(ctx context.Context, dev facts.Dev, all []facts.Container) (found *Holder, err error) {
-	// The pidfds first, so that everything seen is true of the processes that they refer
-	// to.
+	// The pidfds first: what is read of a process by its number after that is true of the
+	// process that the pidfd refers to, if that still lives in the end.
 	var held []*Holder
 	var of []facts.Container
 	for _, c := range all {
@@ -98,7 +98,7 @@ func Hold(pid int) *Holder {
 // Alive fails once the process has ended.
 func (h *Holder) Alive() error {
 	poll := []unix.PollFd{{Fd: int32(h.pidfd.Fd()), Events: unix.POLLIN}}
-	// A signal of Go's scheduler is no end of the process.
+	// An EINTR, as of a signal of Go's scheduler, does not say that the process has ended.
 	if n, err := mount.RetryEINTR(func() (int, error) { return unix.Poll(poll, 0) }); err != nil || n != 0 {
 		return fmt.Errorf("process %d has ended", h.PID)
 	}

@@ -11,9 +11,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
-// The most mounts that are read in a namespace, and in all containers of a pod: a
-// container may bind what it has as often as it likes, and must not use up the work for
-// other pods.
+// The most mounts that are returned of one namespace, and of all containers of one pod: a container
+// may bind what it has mounted as often as it likes, and must not use up the time for other pods.
 const (
 	maxInNamespace = 64
 	maxInPod       = 256
@@ -25,10 +24,9 @@ type Containers struct {
 	Unverified []facts.Unverified
 }
 
-// InContainers looks for mounts in the mount namespaces of the pods' running
-// containers, with nil for pods in all but the host's own. It walks no path and asks no
-// filesystem. A mount at one of kubelet's own paths is no container's mount, but a copy
-// of the host's.
+// InContainers looks for mounts in the mount namespaces of the pods' running containers, with nil for
+// pods in all namespaces but the host's. It walks no path and asks no filesystem. A mount at one of
+// kubelet's own paths is left out: it is a copy of the host's mount, as in a CSI driver's container.
 func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (found Containers, err error) {
 	walk, err := n.processes(ctx, containerWalk)
 	if err != nil {
@@ -61,8 +59,8 @@ func (n *Node) mountsAmong(ctx context.Context, walk ops.ProcessesAnswer, pods [
 	return found, n.addMounts(ctx, of, q, &found)
 }
 
-// Running returns the running containers of pods, but for those that only keep a pod's
-// namespaces, and one without a name if not all processes could be read.
+// Running returns the running containers of pods, but for those that only keep a pod's namespaces. If
+// not all processes could be read, a container without a name is among them.
 func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Container, err error) {
 	walk, err := n.processes(ctx, containerWalk)
 	if err != nil {

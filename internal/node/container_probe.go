@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// ProbeInContainers probes mounts in containers. A filesystem that ended has ended for
-// all mounts of its superblock: the answer of one of them counts for the others, unless
-// it has none. Only on NFS one directory may be stale, and another not.
+// ProbeInContainers probes mounts in containers. What ended is a superblock, with all of its mounts: an
+// answer of one mount for which countsForAll is true counts for the others. Only on NFS one mount may be stale and
+// another of the same superblock not, so each is asked.
 func (n *Node) ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error) {
 	type group struct {
 		dev facts.Dev
@@ -33,7 +33,7 @@ func (n *Node) ProbeInContainers(ctx context.Context, mounts []facts.ContainerMo
 			for tries, i := range at {
 				found[i] = n.probeInContainer(ctx, mounts[i])
 				rest := facts.ContainerProbe{Err: errTooManyFailed.Error()}
-				if forAll(found[i]) {
+				if countsForAll(found[i]) {
 					rest = found[i]
 				} else if tries < maxProbes {
 					continue
@@ -51,20 +51,21 @@ func (n *Node) ProbeInContainers(ctx context.Context, mounts []facts.ContainerMo
 
 var errTooManyFailed = errors.New("too many of its mounts could not be asked")
 
-// maxProbes bounds the mounts of a superblock that are asked, one after the other.
+// maxProbes bounds the mounts of one superblock that are asked, one after the other, when an answer
+// says nothing of the others.
 const maxProbes = 64
 
-// forAll reports whether an answer counts for all mounts of the superblock: it works,
-// or its connection is gone. Any other error may concern one directory only.
-func forAll(s facts.ContainerProbe) bool {
+// countsForAll reports whether the answer of one mount counts for all mounts of its superblock: it works,
+// does not answer, or its FUSE connection is gone. Any other errno may concern one directory only.
+func countsForAll(s facts.ContainerProbe) bool {
 	if s.Err != "" || s.Ended {
 		return false
 	}
 	return s.TimedOut || s.Errno == 0 || facts.Disconnected(s.Errno)
 }
 
-// probeInContainer probes one mount. There is one worker at each storage at a time, and
-// none beside one that cannot be ended: then the answer is that it hangs.
+// probeInContainer probes one mount. One worker at a time asks a storage, and none while a worker waits
+// there that cannot be ended: then the answer is that the storage hangs.
 func (n *Node) probeInContainer(ctx context.Context, m facts.ContainerMount) facts.ContainerProbe {
 	s := storageOf(m.Mount)
 	at, first := n.probes.join(s, facts.Mount{})
@@ -89,7 +90,7 @@ func (n *Node) probeInContainer(ctx context.Context, m facts.ContainerMount) fac
 	switch {
 	case quiet:
 		found = facts.ContainerProbe{TimedOut: true}
-	case err != nil: // that the container has it is known; whether it works is not
+	case err != nil: // the container has the mount; whether that works is not known
 		found = facts.ContainerProbe{Err: err.Error()}
 	}
 	return found

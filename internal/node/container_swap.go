@@ -12,8 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// ReplaceInContainers replaces mounts in containers, each as a whole or not at all. It
-// returns an error, or nil, for each: nil means that the container's own path answered.
+// ReplaceInContainers replaces mounts in containers, each as a whole or not at all. It returns an error
+// for each plan; nil means that the container's path answers with the new mount.
 func (n *Node) ReplaceInContainers(ctx context.Context, plans []facts.ContainerSwap) []error {
 	errs := make([]error, len(plans))
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
@@ -24,7 +24,8 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []facts.ContainerS
 	if err == nil && len(results) != len(plans) {
 		err = errors.New("the worker left out a container")
 	}
-	// A thread left behind in one of the namespaces: the others have their answers.
+	// With ErrLeft a thread waits in one of the namespaces: its mounts may still be changed, and
+	// have TimedOut. The answers for the other namespaces hold.
 	left := errors.Is(err, worker.ErrLeft) && len(results) == len(plans)
 	for i := range plans {
 		switch {

@@ -26,20 +26,21 @@ func (n *Node) Rebind(ctx context.Context, plan facts.RebindPlan, revalidate fun
 	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnDirectory}, revalidate)
 }
 
-// Replace puts a clone of the staged mount in the place of a dead one, which is alone
-// there. The clone comes beneath it first.
+// Replace puts a clone of the staged mount in the place of a dead mount, which has to be alone at the
+// mount point. The clone comes beneath the dead mount, which is then detached.
 func (n *Node) Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error {
 	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.Beneath, Dead: dead}, revalidate)
 }
 
-// Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
-// the kernel cannot put it beneath.
+// Cover puts a clone of the staged mount on top of a dead mount, plan.Covers, where the kernel cannot
+// put the clone beneath.
 func (n *Node) Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
 	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnTop, Dead: plan.Covers}, revalidate)
 }
 
-// place puts a clone at its position. It is read-only until it is alone there and the
-// mount point is still wanted.
+// place puts a clone at its position. The clone is read-only until it is alone at the mount point and
+// revalidate says that the mount point is still wanted: a driver that unpublishes meanwhile can delete
+// nothing through it.
 func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(context.Context) error) error {
 	a, err := step(ctx, n, ops.Place, q)
 	if err != nil {
@@ -53,11 +54,11 @@ func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(cont
 	case err == nil:
 		return n.finalize(ctx, q.RebindPlan, a.Mount)
 	case q.Position == ops.Beneath:
-		// The dead mount is off, and a bare directory would be worse than the placeholder:
-		// nothing can be written or deleted through that.
+		// The dead mount is detached. To unmount the placeholder would leave the bare directory,
+		// into which a pod writes; through the placeholder nothing is written or deleted.
 		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
 	}
-	// The mount point is no longer wanted: leave it as it was found.
+	// The mount point is no longer wanted: it is left as it was found.
 	if undoErr := n.unmountDuplicate(ctx, q.Target, a.Mount); undoErr != nil {
 		return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, undoErr)
 	}
@@ -86,9 +87,9 @@ func (n *Node) finalize(ctx context.Context, plan facts.RebindPlan, placed facts
 	return nil
 }
 
-// UnmountDuplicate unmounts a placeholder from the top of a stack. Where the mount
-// below shares its events, copies on its peers vanish with it; it is refused when
-// anything else is mounted there.
+// UnmountDuplicate unmounts a placeholder from the top of a stack. Where the mount below shares its mount
+// events, the kernel unmounts what is at the same place on the peers of that: it is refused unless those
+// are copies of the placeholder.
 func (n *Node) UnmountDuplicate(ctx context.Context, placeholder facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
@@ -101,7 +102,7 @@ func (n *Node) unmountDuplicate(ctx context.Context, target string, m facts.Ref)
 	return err
 }
 
-// UnmountDeadTop takes a dead mount off the top of a stack. What it hides stays as it is.
+// UnmountDeadTop unmounts a dead mount from the top of a stack. The mount below stays as it is.
 func (n *Node) UnmountDeadTop(ctx context.Context, dead, below facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
@@ -110,7 +111,7 @@ func (n *Node) UnmountDeadTop(ctx context.Context, dead, below facts.Mount, reva
 	return err
 }
 
-// step has a worker do one half of a step.
+// step has a worker do one operation of a step, within StepTimeout.
 func step[Q, A any](ctx context.Context, n *Node, op worker.Op[Q, A], q Q) (A, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()

@@ -12,10 +12,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// probes keeps at most one worker at each storage. Callers that come while one is at
-// it share its answer, or wait. One that cannot be ended keeps its storage until it
-// ends, with the answer that follows from it: however often a hung volume is asked
-// about, it costs one process.
+// probes has at most one worker ask a storage at a time. Callers that come meanwhile share the worker's
+// answer, or wait. A worker that cannot be ended keeps its storage until it ends, and every caller gets
+// the answer that the storage hangs: however often a hung volume is checked, it costs one process.
 //
 // This is no x/sync singleflight: a call outlives its callers here, an answer is
 // shared only with callers that asked the same before the probe began, and a storage
@@ -40,10 +39,9 @@ type storageCall struct {
 	mount facts.Mount
 	began time.Time
 	done  chan struct{}
-	// What it found, once done; without paths.
+	// found is the answer, once done is closed; without paths.
 	found Inspection
-	// ended closes when a worker ends that outlived its deadline; nil when there
-	// is none.
+	// ended closes when the worker ends that outlived its deadline; nil when it did not.
 	ended <-chan struct{}
 }
 
@@ -60,8 +58,8 @@ func (p *probes) join(s storage, mount facts.Mount) (call *storageCall, first bo
 	return call, true
 }
 
-// finish hands the answer to all waiters. A worker that cannot be ended keeps the
-// storage, and the answer is then that the storage does not answer.
+// finish hands the answer to all waiters. Where err says that the worker cannot be ended, the call stays
+// at the storage, and the answer is that the storage does not answer.
 func (p *probes) finish(s storage, call *storageCall, found Inspection, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +76,7 @@ func (p *probes) finish(s storage, call *storageCall, found Inspection, err erro
 	close(call.done)
 }
 
-// over reports whether the worker has ended that could not be ended.
+// over reports whether the stuck worker of a call that stayed at its storage has ended by now.
 func (c *storageCall) over() bool {
 	select {
 	case <-c.ended: // nil, which is never ready, while it is under way
@@ -88,8 +86,8 @@ func (c *storageCall) over() bool {
 	}
 }
 
-// ended closes when the worker behind an error ends that cannot be ended; nil
-// when there is none.
+// ended returns a channel that closes when the stuck worker behind an error ends; nil when the error is
+// of none.
 func ended(err error) <-chan struct{} {
 	var stuck interface{ Ended() <-chan struct{} }
 	if !errors.As(err, &stuck) {

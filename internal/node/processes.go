@@ -12,13 +12,13 @@ import (
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
-// processes returns what a walk over all processes found that began after the call: the
-// containers by a containerWalk, the FUSE daemons by a daemonWalk. The latter reads all open
-// files, of which a tenant may have a million, so the former does not wait for it.
+// processes returns what a walk over all processes found that began after this call: a containerWalk
+// finds the containers, a daemonWalk the FUSE daemons. A daemonWalk reads all open files, of which a
+// tenant may have a million, so a containerWalk does not wait for it.
 //
-// One walk of each kind is made at a time: when a daemon that served many volumes dies, all
-// of them are asked about at once, and a walk costs some 35 us of CPU per process. The
-// server reads no file of a process; a worker does.
+// One walk of each kind is made at a time: when a daemon that served many volumes dies, all of these
+// ask at once, and a walk costs some 35 us of CPU per process. A worker walks: a file of a process may
+// never be read to its end.
 func (n *Node) processes(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
 	select {
 	case walk := <-n.nextWalk(ctx, kind, n.walk):
@@ -30,20 +30,20 @@ func (n *Node) processes(ctx context.Context, kind storage) (a ops.ProcessesAnsw
 }
 
 const (
-	// walkShare is for how many milliseconds of a second walks of one kind go on, while they
-	// are asked for all the time: beside 100 volumes that hang they took three quarters of a
-	// core from the volumes that do not.
+	// walkShare is for how many milliseconds of each second walks of one kind may go on: beside 100
+	// volumes that hang, walks took three quarters of a core from the checks of the others.
 	walkShare = 200
-	// walkBurst is for how many milliseconds walks follow each other at once, as those of one
-	// heal do.
+	// walkBurst is for how many milliseconds walks may follow each other without a pause, as the few of
+	// one heal do.
 	walkBurst = 250
-	// walkCharge is the most that one walk counts. The next one never waits for more than a
-	// quarter of a second, on however large a node.
+	// walkCharge is the most that one walk counts for: on a node with however many processes, the next
+	// walk begins after a quarter of a second at the latest.
 	walkCharge = 50 * time.Millisecond
 )
 
-// nextWalk makes one walk when the one under way has ended, for all who call until it
-// begins: a walk that began before a call may lack what its caller has to see.
+// nextWalk makes one walk when the walk under way has ended, and hands its answer to all who call until
+// it begins. A walk that began before a call does not count for it: a container that started in between
+// may be missing. Each caller waits until its own deadline; the walk has those of walk.
 func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Context, storage) (ops.ProcessesAnswer, error)) <-chan singleflight.Result {
 	ctx = context.WithoutCancel(ctx) // that the first caller leaves is no answer for the others
 	return n.walks.DoChan(kind.root, func() (_ any, err error) {
@@ -64,14 +64,14 @@ func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Con
 			share.ReserveN(time.Now(), int(min(time.Since(began), walkCharge).Milliseconds()))
 			return err
 		})
-		if errors.Is(err, worker.ErrLeft) { // it skipped a process that blocked it, and says so
+		if errors.Is(err, worker.ErrLeft) { // a thread waits for a process that the walk skipped, and counts
 			err = nil
 		}
 		return a, err
 	})
 }
 
-// walk asks a worker. What it asks is bounded without a deadline of ctx.
+// walk has a worker walk. CallWithin bounds that: ctx has no deadline.
 func (n *Node) walk(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
 	q := ops.ProcessesQuery{Budget: n.cfg.ProbeTimeout / 2}
 	if kind == daemonWalk {

@@ -10,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// UnmountDead takes all mounts off a staging path, which are FUSE mounts whose daemon is
-// gone, the topmost first, if MountDead could put one like that in their place.
+// UnmountDead unmounts all mounts at a staging path, the topmost first: FUSE mounts whose daemon is gone.
+// It is refused where MountDead could not mount one in their place, as the path would stay bare.
 func (n *Node) UnmountDead(ctx context.Context, path string, stack []facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
@@ -20,10 +20,10 @@ func (n *Node) UnmountDead(ctx context.Context, path string, stack []facts.Mount
 	return err
 }
 
-// MountDead mounts a FUSE filesystem without a daemon at a staging path where nothing is
-// mounted, with the type and source of the mount that was there, if place is true. placed
-// is false where something is mounted, changed is then true if that is another mount than
-// before; neither is where the directory is gone.
+// MountDead mounts a FUSE filesystem without a daemon at a bare staging path, if place is true, with the
+// type and source of before, the mount that was there: whoever comes meets ENOTCONN, and not an empty
+// directory of the node. placed is true if it did. changed is true if another mount than before is at
+// the path. Both are false where the directory is gone.
 func (n *Node) MountDead(ctx context.Context, path string, before facts.Mount, place bool) (placed, changed bool, err error) {
 	a, err := step(ctx, n, ops.MountDead, ops.MountDeadQuery{Target: path, Before: before, Place: place})
 	if err != nil {
@@ -32,9 +32,9 @@ func (n *Node) MountDead(ctx context.Context, path string, before facts.Mount, p
 	return a.Placed, a.Changed, nil
 }
 
-// Mounting names the processes that may be about to mount something at a path, which has several
-// names: those of the pod of a driver's process and root's, of those that started at a time since
-// the boot or later.
+// Mounting names the processes that may be about to mount something at a path, by any of its names: those
+// that have it in their arguments and started at since (in time since the boot) or later, of the pod of
+// the driver's process, and root's outside of pods.
 func (n *Node) Mounting(ctx context.Context, paths []string, since time.Duration, driver int) (found []facts.FUSEDaemon, err error) {
 	err = n.probes.serialize(ctx, mountingWalk, func() error {
 		q := ops.MountingQuery{Paths: paths, Since: since, Driver: driver, Budget: n.cfg.ProbeTimeout / 2}
