@@ -25,22 +25,22 @@ const (
 // logTextBytes bounds one text in a log line.
 const logTextBytes = 512
 
-// result is what a check of a volume showed.
+// result is what a check or a heal of a volume showed.
 type result struct {
 	volume *volume
 	report healer.Report
 	err    error
 	took   time.Duration
-	// heals is whether it was a heal, backend what it was counted for, and found what was
-	// wrong before.
+	// heals is whether it was a heal, backend the name of the backend at which it ran, and found
+	// sickness.found before it.
 	heals          bool
 	backend, found string
-	// wasSlow is whether the check counted as one of a slow volume.
+	// wasSlow is whether it counts in Loop.slow.
 	wasSlow bool
 }
 
-// start checks or heals a volume at the best of its paths. What was begun ends, whatever
-// becomes of ctx.
+// start checks or heals a volume at the best of its paths. A check or heal that was begun goes on when
+// ctx ends.
 func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) {
 	routine := !v.urgent && !heals && v.sick == nil
 	if v.urgent || heals {
@@ -108,10 +108,9 @@ func (l *Loop) finish(r result) {
 	l.log(r)
 }
 
-// gap returns the time between a check of a volume and the next: the interval give or take
-// a tenth, so that checks that met once do not stay together. After the first of a volume that
-// was due at once it is any time up to that: of volumes that came together no turn has so many
-// that they begin one by one, where each wakes a worker.
+// gap returns the time between a check of a volume and the next: the interval give or take a tenth, so
+// that volumes that were once checked together do not stay together. After the first check of a volume
+// that was due at once it is any time up to the interval: volumes that came together are spread.
 func (l *Loop) gap(v *volume) time.Duration {
 	if v.checked.IsZero() && !v.due.After(v.expected) {
 		return rand.N(l.cfg.Interval) //nolint:gosec // a schedule is no secret
@@ -119,8 +118,8 @@ func (l *Loop) gap(v *volume) time.Duration {
 	return l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
 }
 
-// turnAfter returns the next time from t on at which checks begin that nothing made urgent.
-// Several at once cost half of what each costs alone: processes are awake, caches warm.
+// turnAfter returns the next time from t on at which routine checks begin. Several checks at once cost
+// half of what each costs alone: processes are awake, caches warm.
 func (l *Loop) turnAfter(t time.Time) time.Time {
 	turn := l.cfg.Interval / turns
 	if turn <= 0 {

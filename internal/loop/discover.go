@@ -12,22 +12,21 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// look compares the mounts with those of the last time, and has the volumes checked
-// whose mounts changed.
-func (l *Loop) look(start time.Time) {
+// readMounts reads the mount table, and has the volumes checked whose mounts changed since the last time.
+func (l *Loop) readMounts(start time.Time) {
 	mounts, err := l.cfg.Node.VolumeMounts()
 	l.logOnce("Cannot read the mount table", err)
 	now, since := time.Now(), start
-	if start.Sub(l.listenAt) < listenGap { // what changed may have waited for this look
-		since = l.lookedAt
+	if start.Sub(l.listenAt) < listenGap { // the change may have waited until the table might be read
+		since = l.readAt
 	}
-	l.lookedAt = start
+	l.readAt = start
 	l.listenAt = now.Add(max(listenGap, maxShare*now.Sub(start)))
 	if err != nil {
 		return
 	}
 	l.mounts = mounts
-	changed, unknown := l.known.mountsAre(mounts)
+	changed, unknown := l.known.syncMounts(mounts)
 	for _, v := range changed {
 		v.changed(since, now, l.cfg.Interval)
 	}
@@ -54,8 +53,7 @@ func (l *Loop) discover(ctx context.Context) {
 	}()
 }
 
-// follow has the events of the superblocks of these mounts told, and of the drivers of these
-// volumes.
+// follow has events come of the superblocks of these mounts, and of the drivers of these volumes.
 func (l *Loop) follow(ctx context.Context, mounts []facts.Mount, paths []facts.VolumePath) {
 	if l.events == nil {
 		return
@@ -92,10 +90,9 @@ func (l *Loop) happenedTo(e node.SuperblockEvent) {
 	}
 }
 
-// apply takes over which volumes there are. Those of the first time are spread over the
-// interval, also between nodes whose servers start together; one that comes later is
-// checked at once. Where it could not be seen whether there is one, those that were known
-// there stay.
+// apply takes over which volumes a search found. The checks of those of the first search are spread over
+// the interval, also between nodes whose servers start together; a volume that comes later is checked at
+// once. Where a directory could not be listed, the volumes that were known there stay.
 func (l *Loop) apply(d discovery) {
 	now := time.Now()
 	l.discovering = false
@@ -120,7 +117,7 @@ func (l *Loop) apply(d discovery) {
 	l.known.sync(paths, now, spread, l.cfg.Interval)
 }
 
-// hidden returns the known paths that were not found and may be there all the same.
+// hidden returns the known paths that were not found and lie where the search could not see.
 func (l *Loop) hidden(unlisted *facts.UnlistedError, found []facts.VolumePath) (hidden []facts.VolumePath) {
 	at := map[string]bool{}
 	for _, p := range found {

@@ -25,12 +25,12 @@ type Action string
 const (
 	Off     Action = "off"
 	Observe Action = "observe"
-	// Heal also heals what was found to be wrong.
+	// Heal also heals the volumes that a check found abnormal.
 	Heal Action = "heal"
 )
 
-// decide takes over what the loop may do now. With more than before, what was left alone
-// is tried again.
+// decide takes over what the loop may do now. When it may heal, sick volumes that were left alone are
+// tried again.
 func (l *Loop) decide() {
 	now := l.cfg.Action()
 	if now == l.heals.action {
@@ -56,7 +56,7 @@ func (l *Loop) decide() {
 // diagnosed takes over what a check or a heal showed of a volume.
 func (l *Loop) diagnosed(r result, now time.Time) {
 	v, before := r.volume, r.volume.sick
-	var was sickness // before is changed
+	var was sickness // a copy: observe and gone change what before points to
 	if before != nil {
 		was = *before
 	}
@@ -79,7 +79,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 			}
 		}
 		if v.sick.broken.Equal(now) && (before == nil || v.failures == 0) && now.Sub(v.healed) >= l.cfg.Interval {
-			v.backoff = backoff{} // it was well, and for long enough
+			v.backoff = backoff{} // nothing was to be healed, and for an interval
 		}
 	}
 	if r.heals {
@@ -100,8 +100,8 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	}
 }
 
-// waitGap is how soon a volume is looked at again whose driver did not stage it anew, or must not
-// be called now: what that waits for, as a process that ends or a Secret, tells nobody.
+// waitGap is how soon a volume is checked again whose driver did not stage it anew, or must not be
+// called now: no event tells of what that waits for, as the end of a process or a changed Secret.
 const waitGap = time.Minute
 
 // restages reports whether there is a step that has the driver stage a volume anew.
@@ -146,7 +146,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 		v.retried = later(v.retried, v.notBefore) // that it breaks again is no change that may help
 		b.helps, b.failures, b.until = true, 0, time.Time{}
 		return true
-	case !ran: // which says nothing of the backend
+	case !ran: // no step ran, which says nothing of the backend
 		v.notBefore = now.Add(retry.From(l.cfg.Interval).AfterWithJitter(v.failures))
 		return false
 	}
@@ -170,7 +170,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	return false
 }
 
-// planHeal says when what is wrong with a volume that can be healed is confirmed.
+// planHeal has a volume that can be healed checked again when that check may confirm what is wrong.
 func (l *Loop) planHeal(v *volume) {
 	switch {
 	case !v.sick.confirmed() && v.sick.firstSeen.IsZero(): // the next check begins a row

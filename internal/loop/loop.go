@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// changeDelay is how long a changed volume is left alone, because most changes are
-	// several: a driver binds and then remounts.
+	// changeDelay is how long after a change of its mounts a volume is checked: most changes
+	// are several, as when a driver binds and then remounts.
 	changeDelay = 20 * time.Millisecond
 	// changeGap is the time between two checks of a volume whose mounts keep changing.
 	changeGap = time.Second
@@ -38,7 +38,7 @@ const (
 	maxChecks = 20
 	maxSlow   = 4
 	slowCheck = time.Second
-	// turns is how often in an interval checks begin that nothing made urgent.
+	// turns is how often in an interval routine checks begin.
 	turns = 60
 )
 
@@ -57,13 +57,13 @@ type Node interface {
 type Events interface {
 	// Follow has the superblocks of these mounts followed, and no others.
 	Follow(ctx context.Context, mounts []facts.Mount) error
-	// FollowDrivers has it told when one of these drivers comes back.
+	// FollowDrivers has an event come when one of these drivers listens again.
 	FollowDrivers(drivers []string) error
 	// Events returns a channel that closes when the context of SuperblockEvents has ended.
 	Events() <-chan node.SuperblockEvent
 }
 
-// Engine checks and heals one volume, with a deadline of its own; *healer.Engine is one.
+// Engine checks and heals one volume, with a deadline of its own; *engine.Engine is one.
 type Engine interface {
 	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
 	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
@@ -92,33 +92,33 @@ type Config struct {
 type Loop struct {
 	cfg   Config
 	known volumes
-	// began is when Run did.
+	// began is when Run began.
 	began   time.Time
 	running int
-	// slow counts the running checks of volumes whose last one was slow.
+	// slow counts the running checks of volumes whose last check was slow.
 	slow    int
 	checked chan result
 	// budget bounds the checks that begin in a second.
 	budget *rate.Limiter
 
 	found chan discovery
-	// discovering is true while volumes are searched for, discovered once they were.
+	// discovering is true while volumes are searched for, discovered once they were found.
 	discovering, discovered bool
 	discoverAt, mayDiscover time.Time
 	// searched is healer.LoopState.Searched in nanoseconds. It is read from any goroutine.
 	searched atomic.Int64
 	// events is nil where there are none.
 	events Events
-	// mounts are those of the last look.
+	// mounts is the mount table as last read.
 	mounts []facts.Mount
-	// lookedAt is when the last look began.
-	lookedAt time.Time
-	// listenAt is when the mount table may be looked at again.
+	// readAt is when the last reading of the mount table began.
+	readAt time.Time
+	// listenAt is when the mount table may be read again.
 	listenAt time.Time
-	// logged has the last error of what went wrong; empty: it went right since.
+	// logged has the last logged error of each kind of work; empty where it succeeded since.
 	logged map[string]string
 	heals  healing
-	// asked has who wants to know the states; ended is closed when Run returns.
+	// asked has the channels of those who wait for the states; ended is closed when Run returns.
 	asked chan chan<- healer.LoopState
 	ended chan struct{}
 }
@@ -164,7 +164,7 @@ func (l *Loop) Run(ctx context.Context) {
 		happened = l.events.Events()
 	}
 	l.began = time.Now()
-	l.look(l.began)
+	l.readMounts(l.began)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -177,7 +177,7 @@ func (l *Loop) Run(ctx context.Context) {
 			if !open { // or ctx has ended
 				changes = nil
 			}
-			l.look(time.Now())
+			l.readMounts(time.Now())
 		case e, open := <-happened:
 			if !open {
 				happened = nil
@@ -194,8 +194,8 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// listening returns changes, or nil while the mount table may not be looked at again:
-// all that happens in the meantime is one change.
+// listening returns changes, or nil while the mount table may not be read again: all that
+// changes in the meantime is one change.
 func (l *Loop) listening(changes <-chan struct{}) <-chan struct{} {
 	if time.Now().Before(l.listenAt) {
 		return nil
@@ -203,7 +203,7 @@ func (l *Loop) listening(changes <-chan struct{}) <-chan struct{} {
 	return changes
 }
 
-// advance starts what is due, and returns when to call it next.
+// advance starts the checks and heals that are due, and returns when to call it next.
 func (l *Loop) advance(ctx context.Context) time.Time {
 	now := time.Now()
 	if l.decide(); l.heals.action == Off {
@@ -241,7 +241,8 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 	return next // a check that ends wakes the loop
 }
 
-// drain waits for what was started: each has a deadline of its own.
+// drain waits for the checks, heals and the search that were started: each has a deadline of its
+// own.
 func (l *Loop) drain(changes <-chan struct{}, happened <-chan node.SuperblockEvent) {
 	for l.running > 0 {
 		l.finish(<-l.checked)

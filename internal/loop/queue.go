@@ -24,19 +24,19 @@ const (
 	trialBackoff = 5 * time.Second
 )
 
-// healing is what the loop needs to act on sick volumes.
+// healing is what the loop knows of its heals.
 type healing struct {
 	action  Action
 	running int
 	budget  *rate.Limiter
-	// backends has those of which many volumes could be healed, and those with heals that
+	// backends has the backends of which many volumes could be healed, and those at which heals
 	// run.
 	backends map[string]*backend
 }
 
-// nextHeal returns the volume whose heal begins now, of several the one that was tried
-// least often: else those that always fail would keep the others from being tried. It
-// is nil for none; ask is when to ask again, unless a check or a heal ends before.
+// nextHeal returns the volume whose heal begins now; nil for none. Of several it is the one that was
+// tried least often: else volumes whose heals always fail would keep the others from being tried. ask
+// is when to ask again, unless a check or a heal ends before.
 func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
 	ask = now.Add(actionGap)
@@ -69,23 +69,23 @@ func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 // again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
 // one that changes to and fro would be a heal at each change.
 type backoff struct {
-	// tries counts the heals until the volume was well for an interval.
+	// tries counts the heals since the volume was last healthy for an interval.
 	tries int
-	// helped counts those that helped; failures those that failed or were refused since one
-	// helped or something changed.
+	// helped counts those of the tries that helped. failures counts those that failed or were
+	// refused since one helped or something changed.
 	helped, failures int
-	// away counts the heals in a row that found the driver away. They are no tries: they
-	// asked nothing of it, so they make no later one wait longer, but for their own sake.
+	// away counts the heals in a row that found nobody listening at the driver's socket. They
+	// are no tries: nothing was asked of the driver, so only the next of them waits longer.
 	away int
-	// notBefore is when the next may begin.
+	// notBefore is when the next heal may begin.
 	notBefore time.Time
-	// retried is when the volume is or was last tried because something changed.
+	// retried is when the backoff last began anew because something changed, or is about to.
 	retried time.Time
 }
 
-// retry begins the backoff of a sick volume anew, because something changed: at once, or an
-// interval after it last did so. A driver that mounts again and again is no reason to heal as
-// often. A change that comes while another one waits counts with that.
+// retry begins the backoff of a sick volume anew, because something changed: at once, or an interval
+// after the last time. A driver that mounts again and again must not have its volume healed as often.
+// A change that comes while an earlier one waits for that interval counts with it.
 func (v *volume) retry(interval time.Duration, now time.Time) {
 	left, waits := v.sick.leftAlone() != (healer.LeftAlone{}), v.retried.After(now)
 	if !left && (waits || !v.sick.healable()) {
@@ -103,9 +103,9 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	v.failures, v.away, v.notBefore = 0, 0, at
 }
 
-// driverCameBack has the sick volumes of a driver tried at once. Whatever failed until now
-// may have failed because the driver was away, and kubelet starts one that crashes again and
-// again ever more rarely.
+// driverCameBack has the sick volumes of a driver healed at once. Whatever failed until now may have
+// failed because nobody listened at the driver's socket; and kubelet starts a driver that crashes again
+// and again ever more rarely, so it may not listen for long.
 func (l *Loop) driverCameBack(driver string, now time.Time) {
 	for _, v := range l.known.all {
 		if v.key.driver == driver {
@@ -117,8 +117,9 @@ func (l *Loop) driverCameBack(driver string, now time.Time) {
 	}
 }
 
-// cameBack begins the backoff of a sick volume anew, because its driver came back; after the
-// heal that runs, which may have met no driver yet. What may pass by itself is checked first.
+// cameBack begins the backoff of a sick volume anew, because its driver listens again. A heal that runs
+// may have met no driver yet, so that is done when it ends. The volume is checked first: what is wrong
+// may be gone with the driver's return.
 func (v *volume) cameBack(now time.Time) {
 	if v.driverBack = v.running; v.running || v.sick == nil {
 		return
@@ -127,22 +128,22 @@ func (v *volume) cameBack(now time.Time) {
 	v.retry(0, now)
 }
 
-// backend is what several volumes depend on. While many of them are sick it may be what
-// failed: then one heal is tried at a time, until one helped.
+// backend is what several volumes depend on: a server, or a driver. While many of its volumes are sick
+// the backend itself may have failed: then one heal is tried at a time, until one helped.
 type backend struct {
 	// sick counts its volumes that could be healed, running its heals.
 	sick, running int
-	// helps is whether the last trial helped, failures how many in a row did not.
+	// helps is whether the last heal helped, failures how many in a row did not.
 	helps    bool
 	failures int
-	// away counts the heals in a row that found the driver away.
+	// away counts the heals in a row that found nobody listening at the driver's socket.
 	away int
 	// until is when the next trial may begin.
 	until time.Time
 }
 
-// count returns the volumes that could be healed, and forgets the backends of which few
-// could: how single volumes fared says nothing of what is to be expected when many fail.
+// count returns the volumes that could be healed, and forgets the backends of which few could: how
+// heals of single volumes ended says nothing of the backend when many volumes are sick.
 func (h *healing) count(all []*volume) (sick []*volume) {
 	for _, b := range h.backends {
 		b.sick = 0
@@ -157,7 +158,7 @@ func (h *healing) count(all []*volume) (sick []*volume) {
 	return sick
 }
 
-// backend returns a backend by its name; one of which few volumes are sick has no past.
+// backend returns a backend by its name; a new one where none is known.
 func (h *healing) backend(name string) *backend {
 	b := h.backends[name]
 	if b == nil {

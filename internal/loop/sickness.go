@@ -16,22 +16,23 @@ const confirmAfter = 5 * time.Second
 
 // sickness is what the loop knows of a volume that was abnormal when it was last checked.
 type sickness struct {
+	// since is when a check first found the volume abnormal.
 	since time.Time
 	// broken is since when there are steps to try; zero while there are none.
 	broken time.Time
-	// found is what is wrong that a step may act on, and the steps, as one text to
-	// compare: what else comes and goes is no reason to try again.
+	// found are the reasons of the acute conditions and the names of the steps, as one text to
+	// compare: other conditions come and go, and are no reason to heal again.
 	found string
-	// lasting is whether it cannot pass by itself.
+	// lasting is whether what is wrong cannot pass by itself.
 	lasting bool
-	// steps are those that may be tried, as a person reads them; none: nothing can be done.
+	// steps are those that may be tried, as a person reads them.
 	steps []string
-	// firstSeen and lastSeen are of the checks in a row that found it; zero: the last check
-	// had no answer, or something changed since.
+	// firstSeen and lastSeen are the times of the first and the last of the checks in a row that
+	// found the same; zero where the last check had no answer, or something changed since.
 	firstSeen, lastSeen time.Time
 	backend             string
-	// left says why no more is tried until something changes, or something else is wrong;
-	// zero while something is.
+	// left says why no heal is tried until something changes, or something else is wrong; zero
+	// while heals are tried.
 	left healer.LeftAlone
 	// goneSince is when a check first found nothing of the volume, zero if the last one did.
 	goneSince time.Time
@@ -42,7 +43,7 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 	if s == nil {
 		s = &sickness{since: now}
 	}
-	what, steps := judged(r.After)
+	what, steps := healableOf(r.After)
 	if s.found != what {
 		s.interrupted()
 		s.found, s.left = what, healer.LeftAlone{}
@@ -61,9 +62,8 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 	return s
 }
 
-// judged returns what is wrong with a volume that a step may act on, with the names of the
-// steps that may be tried, as one text, and the steps for a person.
-func judged(d healer.Diagnosis) (found string, steps []string) {
+// healableOf returns sickness.found and sickness.steps of a diagnosis.
+func healableOf(d healer.Diagnosis) (found string, steps []string) {
 	var reasons, names []string
 	for _, c := range d.Conditions {
 		if c.Acute {
@@ -91,7 +91,7 @@ func (s *sickness) healable() bool {
 	return s != nil && len(s.steps) > 0 && s.left == (healer.LeftAlone{})
 }
 
-// leftAlone says why no more is tried; zero while something is, or nothing is wrong.
+// leftAlone says why no heal is tried; zero while heals are tried, or nothing is wrong.
 func (s *sickness) leftAlone() healer.LeftAlone {
 	if s == nil {
 		return healer.LeftAlone{}
@@ -99,14 +99,14 @@ func (s *sickness) leftAlone() healer.LeftAlone {
 	return s.left
 }
 
-// confirmed reports whether what is wrong has lasted.
+// confirmed reports whether checks found the same for confirmAfter, or it cannot pass by itself.
 func (s *sickness) confirmed() bool {
 	return s.lasting || s.lastSeen.Sub(s.firstSeen) >= confirmAfter
 }
 
-// gone takes over that a check found nothing of the volume, and returns nil when that was
-// so for an interval. It may be about to be published again, or the API may not have said
-// in time that it is wanted.
+// gone takes over that a check found nothing of the volume, and returns nil, no sickness, when checks
+// did so for an interval: the volume may be about to be published again, or the API may not have said in
+// time that a pod wants it.
 func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
 	switch {
 	case s == nil, !s.goneSince.IsZero() && now.Sub(s.goneSince) >= interval:

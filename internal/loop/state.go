@@ -47,11 +47,11 @@ func (l *Loop) states() healer.LoopState {
 	return all
 }
 
-// unansweredAfter is after how many intervals without an answer what an earlier one showed
-// is no longer told as if it were so.
+// unansweredAfter is after how many intervals without an answer the verdict of an earlier check is no
+// longer told as if it still held.
 const unansweredAfter = 3
 
-// record keeps what a check showed. One without an answer, as while the volume is healed,
+// record keeps what a check showed. A check without an answer, as while somebody else heals the volume,
 // shows nothing new: a sick volume stays sick.
 func (v *volume) record(r result, now time.Time) {
 	switch kind := healer.KindOf(r.err); {

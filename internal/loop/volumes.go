@@ -25,11 +25,11 @@ type volumeKey struct{ driver, id string }
 type volume struct {
 	key   volumeKey
 	paths []facts.VolumePath
-	// due is when it is checked next, started when it was last, and hurried when it last was
-	// because something happened to it, or healed.
+	// due is when the volume is checked next, started when its last check or heal began, and
+	// hurried when the last of those began that was urgent or a heal.
 	due, started, hurried time.Time
 	running               bool
-	// again is true when its mounts changed while it was checked.
+	// again is true when its mounts changed during the running check.
 	again bool
 	// driverBack is true when its driver came back while it was checked or healed.
 	driverBack bool
@@ -37,7 +37,7 @@ type volume struct {
 	urgent bool
 	// slow is true when its last check was slow.
 	slow bool
-	// said is the last outcome that differed from the one before.
+	// said is the outcome that was last logged.
 	said string
 	// checked is when a check last had an answer, which showed verdict and health.
 	checked time.Time
@@ -55,23 +55,23 @@ type volume struct {
 	backoff
 }
 
-// changed makes a volume due because something happened to it, at the earliest since a time.
+// changed makes a volume due because something happened to it, at since or later.
 func (v *volume) changed(since, now time.Time, interval time.Duration) {
 	if v.running {
 		v.again = true
 		return
 	}
-	if since.After(v.healed) && now.Sub(v.healed) > changeGap { // else it was most likely that heal
+	if since.After(v.healed) && now.Sub(v.healed) > changeGap { // else the loop's own heal did it, most likely
 		v.retry(interval, now)
 	}
 	v.urgent = true
 	v.due = earlier(v.due, later(now.Add(changeDelay), v.hurried.Add(changeGap)))
 }
 
-// volumes are those of the node, and what is mounted at their paths.
+// volumes are the volumes of the node, with what is mounted at their paths.
 type volumes struct {
 	byKey map[volumeKey]*volume
-	// all has them again: a slice is searched ten times as fast.
+	// all has the same volumes as byKey: a slice is searched ten times as fast.
 	all    []*volume
 	byPath map[string]*volume
 	// mounts has the mounts stacked on each path.
@@ -119,10 +119,10 @@ func (vs *volumes) sync(paths []facts.VolumePath, now time.Time, spread, interva
 	vs.byKey, vs.all = byKey, slices.Collect(maps.Values(byKey))
 }
 
-// mountsAre takes over what is mounted. It returns the volumes at whose paths that is
-// not what it was, and whether something is mounted at a path of no known volume, or of a
+// syncMounts takes over what is mounted. It returns the volumes at whose paths other mounts are than
+// before, and whether a search is needed: something is mounted at a path of no known volume, or of a
 // superblock that was not there before.
-func (vs *volumes) mountsAre(list []facts.Mount) (changed []*volume, unknown bool) {
+func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bool) {
 	before := vs.mounts
 	there := map[mountID]bool{}
 	for _, ids := range before {
@@ -170,10 +170,9 @@ func (vs *volumes) first(withSlow bool) (first *volume) {
 	return first
 }
 
-// toCheck returns the paths at which a volume may be checked, the best first: where it
-// is published and mounted, where it is published and lost its mount, where it is
-// staged. A staging path without a mount is not among them: the volume may be on its
-// way out.
+// toCheck returns the paths at which a volume may be checked, the best first: where it is published and
+// mounted, where it is published and lost its mount, where it is staged. A staging path without a mount
+// is not among them: kubelet may be unstaging the volume.
 func (vs *volumes) toCheck(v *volume) []string {
 	var mounted, lost, staged []string
 	for _, p := range v.paths {

@@ -29,7 +29,7 @@ func TestMountsOfANewSuperblock(t *testing.T) {
 		{"one more", []facts.Mount{at("/b", 3, fuse), at("/a", 4, other)}, 1, true},
 		{"none", nil, 2, false},
 	} {
-		if changed, unknown := vs.mountsAre(look.mounts); len(changed) != look.changed || unknown != look.unknown {
+		if changed, unknown := vs.syncMounts(look.mounts); len(changed) != look.changed || unknown != look.unknown {
 			t.Errorf("%s: %d changed, unknown: %t", look.what, len(changed), unknown)
 		}
 	}

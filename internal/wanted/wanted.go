@@ -1,6 +1,6 @@
-// Package wanted tells from running containers whether a mount point is wanted: a container of
-// its pod has the volume mounted. Gate is the whole decision where no Kubernetes API can be
-// asked; the cluster's gate asks the API, too.
+// Package wanted tells from running containers whether a mount point is wanted: it is while a
+// container of its pod has the volume mounted. Gate is the whole decision where no Kubernetes API
+// can be asked; the cluster's gate asks the API, too.
 package wanted
 
 import (
@@ -14,12 +14,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Gate lets a step change a mount point only while its pod wants it (design:
-// "wanted before action"): a driver's NodeUnpublishVolume unmounts and then
-// deletes the directory tree, and a mount put back in between would have its
-// files deleted.
+// Gate lets a step change a mount point only while its pod wants it: a driver's
+// NodeUnpublishVolume unmounts and then removes the directory tree, and would delete the files of
+// a volume that a step mounts again in between.
 type Gate struct {
-	// Node finds the running containers that prove it.
+	// Node finds the running containers that prove that a mount point is wanted.
 	Node Finder
 	// Standalone declares that there is no orchestrator: the caller vouches for
 	// the mount point it names, and for no other.
@@ -34,10 +33,10 @@ type Finder interface {
 	HolderAt(ctx context.Context, m facts.ContainerMount) *node.Holder
 }
 
-// HolderFor returns a running container of the mount point's pod that has the volume
-// mounted: the superblock that a step brings to the mount point, the one that it takes
-// away, or a previous one. A staging path is wanted as long as any pod wants the volume,
-// whose container may also have what is at the pod's target. nil for none.
+// HolderFor returns a running container of the mount point's pod that has the volume mounted: the
+// superblock that a step brings to the mount point, the one that is mounted there, or a previous
+// one. A staging path is wanted as long as any pod wants the volume; of each pod's containers what
+// is at the pod's target counts, too. nil for none.
 func HolderFor(ctx context.Context, n Finder, c healer.Case, s healer.Step) (*node.Holder, error) {
 	if in := s.MountPoint.InContainer; in != nil {
 		return n.HolderAt(ctx, in.ContainerMount), nil
@@ -76,14 +75,14 @@ type podSuperblock struct {
 	dev    facts.Dev
 }
 
-// Inspect implements Gate.
+// Inspect implements healer.Gate.
 func (Gate) Inspect(context.Context, healer.Volume) error { return nil }
 
-// Wants implements Gate. The one proof without an API is a container, which the engine
-// looks for itself.
+// Wants implements healer.Gate. Without an API only a container proves it, and the engine looks for
+// that itself.
 func (Gate) Wants(context.Context, healer.Case, healer.MountPoint) bool { return false }
 
-// Enter implements Gate.
+// Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
 	if s.Writes && !g.Standalone {
 		return nil, healer.RefusedBy(healer.RuleWrite, errors.New("there is no Kubernetes API to ask whether this node may still write to the device"))
@@ -106,8 +105,8 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 	}
 }
 
-// Write implements Gate: while a container uses the volume, it writes to the device
-// itself.
+// Write implements healer.Gate. While a container of this node has the volume mounted, that writes to
+// the device itself, so a test write adds no risk.
 func (g Gate) Write(ctx context.Context, c healer.Case, p healer.MountPoint, onDisk bool) error {
 	if g.Standalone && !c.Volume.Unasked || !onDisk {
 		return nil
@@ -141,7 +140,7 @@ type vouchedPermit struct{}
 func (vouchedPermit) Revalidate(ctx context.Context) error { return ctx.Err() }
 func (vouchedPermit) Leave(error)                          {}
 
-// mounted returns the superblock that is mounted at the path of p itself; zero for nothing.
+// mounted returns the superblock whose mount is at the path of p itself; zero for none.
 func mounted(p healer.MountPoint) facts.Dev {
 	if !p.Mounted() {
 		return facts.Dev{}
