@@ -72,11 +72,12 @@ func newList(dial dialer) *cobra.Command {
 }
 
 func newCheck(dial dialer) *cobra.Command {
-	var output, driver string
+	var output, driver, path string
 	var claims claimFlags
 	c := &cobra.Command{Use: "check VOLUME|pvc/NAME", Short: "Check a volume, and change nothing", Long: "Check a volume, and change nothing.\n\n" + ofVolume + ofClaim + exitCodes, Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(dial)}
 	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
+	c.Flags().StringVar(&path, "path", "", "a path of the volume, which says that it should be there, as a call of NodeHealer does")
 	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if is, err := claims.run(c, v1alpha1.ModeCheck, args[0], output); is || err != nil {
@@ -84,7 +85,7 @@ func newCheck(dial dialer) *cobra.Command {
 		}
 		return dial(func(client adminpb.AdminClient) error {
 			says := progress(c.ErrOrStderr(), "checking")
-			report, err := client.CheckVolume(c.Context(), &adminpb.CheckVolumeRequest{VolumeId: args[0], Driver: driver})
+			report, err := client.CheckVolume(c.Context(), &adminpb.CheckVolumeRequest{VolumeId: args[0], Driver: driver, Path: path})
 			says.done()
 			return show(c, output, report, err)
 		})
@@ -94,12 +95,13 @@ func newCheck(dial dialer) *cobra.Command {
 }
 
 func newHeal(dial dialer) *cobra.Command {
-	var output, driver string
+	var output, driver, path string
 	var dryRun bool
 	var claims claimFlags
 	c := &cobra.Command{Use: "heal VOLUME|pvc/NAME", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + ofVolume + ofClaim + exitCodes, Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(dial)}
 	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
+	c.Flags().StringVar(&path, "path", "", "a path of the volume, which says that it should be there, as a call of NodeHealer does")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried; of a claim: only check")
 	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -112,7 +114,7 @@ func newHeal(dial dialer) *cobra.Command {
 		}
 		return dial(func(client adminpb.AdminClient) error {
 			says := progress(c.ErrOrStderr(), "healing")
-			report, err := client.HealVolume(c.Context(), &adminpb.HealVolumeRequest{VolumeId: args[0], Driver: driver, DryRun: dryRun})
+			report, err := client.HealVolume(c.Context(), &adminpb.HealVolumeRequest{VolumeId: args[0], Driver: driver, Path: path, DryRun: dryRun})
 			says.done()
 			return show(c, output, report, err)
 		})

@@ -21,19 +21,38 @@ func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) error {
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by
-// what is known.
-func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint) bool {
+// what is known: a pod that was seen to end does not begin again.
+func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint) (bool, error) {
 	known, found := c.pod(p.PodUID)
 	if !found {
-		return false
+		return false, c.pods.listed()
 	}
 	name, node := volumeNameOf(of.Volume, of.Driver, p.Layout), c.cfg.NodeName
-	w := c.recall(ctx, name, p.PodUID)
-	if w.wanted(name, p.PodUID, node) != nil {
-		return false
+	q := &query{c: c}
+	w := q.view(ctx, name, p.PodUID, false)
+	if q.unknown != nil {
+		return false, unknown(q.unknown)
+	}
+	if err := w.wantedBy(known, name, node); err != nil {
+		return false, onlyUnknown(err)
 	}
 	now, err := get(ctx, c.reader, podKind, known.Namespace, known.Name)
-	return err == nil && now != nil && now.UID == known.UID && w.wantedBy(now, name, node) == nil
+	switch {
+	case err != nil:
+		return false, unknown(err)
+	case now == nil || now.UID != known.UID:
+		return false, nil
+	}
+	err = w.wantedBy(now, name, node)
+	return err == nil, onlyUnknown(err)
+}
+
+// onlyUnknown returns what wantedBy says if that leaves open whether the pod wants the volume.
+func onlyUnknown(err error) error {
+	if errors.Is(err, errMayHaveEnded) {
+		return err
+	}
+	return nil
 }
 
 // Enter implements healer.Gate.

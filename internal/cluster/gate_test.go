@@ -390,25 +390,33 @@ func TestWants(t *testing.T) {
 		defer end()
 		node := &thisHost{t: t}
 		gate := c.with(node)
-		wants := func(when, path string, want bool) {
+		wants := func(when, path string, want bool, unknown string) {
 			t.Helper()
 			d, _ := node.at(path, false)
-			if got := gate.Wants(t.Context(), d.Case, d.Case.MountPoints[0]); got != want {
-				t.Errorf("%s: %t", when, got)
+			got, err := gate.Wants(t.Context(), d.Case, d.Case.MountPoints[0])
+			if got != want || (unknown == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), unknown) {
+				t.Errorf("%s: %t, %v", when, got, err)
 			}
 		}
-		wants("it is", podMountPoint, true)
-		wants("an unknown pod", strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), false)
-		wants("another volume", strings.Replace(podMountPoint, "pv-1", "pv-2", 1), false)
+		wants("it is", podMountPoint, true, "")
+		wants("an unknown pod", strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), false, "")
+		wants("another volume", strings.Replace(podMountPoint, "pv-1", "pv-2", 1), false, "")
 		api.Break(kubetest.ErrNoAnswer)
-		wants("no answer", podMountPoint, false)
+		wants("no answer", podMountPoint, false, "the Kubernetes API does not answer")
 		api.Break(nil)
 		time.Sleep(time.Hour)
-		wants("it is again", podMountPoint, true)
+		wants("it is again", podMountPoint, true, "")
+		job := disk.pod.DeepCopy()
+		job.Spec.RestartPolicy = corev1.RestartPolicyNever
+		job.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		api.Put(job)
+		wants("a pod that may have ended", podMountPoint, false, "its containers have run")
+		api.Put(disk.pod)
+		synctest.Wait()
 		api.Set(func(a *kubetest.API) { a.Stalled = true })
 		kubetest.Terminate(disk.pod)
 		api.Put(disk.pod)
-		wants("the informer lags", podMountPoint, false)
+		wants("the informer lags", podMountPoint, false, "")
 	})
 }
 

@@ -96,6 +96,9 @@ func (c *Cluster) Note(report healer.Report, words func(healer.Report) string) {
 }
 
 func (r *reporter) note(report healer.Report, words func(healer.Report) string) {
+	if report.Verdict() == healer.NotJudged {
+		return // neither healthy nor not: what was said last stands, with its time
+	}
 	key := volumeKey{driver: report.Driver, id: report.Volume.ID}
 	r.mu.Lock()
 	defer r.mu.Unlock()

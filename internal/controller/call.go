@@ -19,6 +19,9 @@ const (
 	routeTimeout = 15 * time.Second
 )
 
+// reasonUnjudged is pkg/healer's ReasonUnjudged: nothing is known to be wrong.
+const reasonUnjudged = "Unjudged"
+
 // call asks a node about a volume once. The timeout is for the call alone.
 func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, timeout time.Duration) outcome {
 	finding, done := context.WithTimeout(ctx, routeTimeout)
@@ -67,8 +70,12 @@ func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Nod
 		return answered(false, "healthy", false), err
 	}
 	said := make([]string, 0, len(entries))
+	verdict := "not judged: "
 	for _, entry := range entries {
 		said = append(said, entry.GetReason()+": "+entry.GetMessage())
+		if entry.GetReason() != reasonUnjudged {
+			verdict = "abnormal: "
+		}
 	}
-	return answered(true, "abnormal: "+strings.Join(said, "; "), false), err
+	return answered(true, verdict+strings.Join(said, "; "), false), err
 }

@@ -64,7 +64,7 @@ func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []heale
 var (
 	errCheckOnly    = errors.New("the server only checks (--mode=check)")
 	errDryRun       = errors.New("the server changes nothing (--dry-run)")
-	errAskedToCheck = errors.New("the call only checks: the caller did not ask to heal, or may not")
+	errAskedToCheck = errors.New("the call only checks")
 	// What a record of an earlier boot says of steps that began does not count: the driver would
 	// be called again while it may be at work.
 	errEarlierBoot = errors.New("the volume was not seen healthy since the node booted, so the driver may be about to stage it")

@@ -103,6 +103,7 @@ type fakeStores struct {
 	refuseAt   string          // the one mount point that the gate refuses
 	noWrite    error           // what the gate says to a write on a disk
 	wanted     map[string]bool // by pod UID, what the gate says
+	unknown    error           // why the gate does not know whether a mount point is wanted
 	noLook     error           // what the gate says to an observation
 	revalidate error           // what a permit says
 	entered    int
@@ -154,8 +155,8 @@ func (n *fakeStores) Enter(_ context.Context, _ healer.Diagnosis, s healer.Step)
 	return n, nil
 }
 
-func (n *fakeStores) Wants(_ context.Context, _ healer.Case, p healer.MountPoint) bool {
-	return n.wanted[p.PodUID]
+func (n *fakeStores) Wants(_ context.Context, _ healer.Case, p healer.MountPoint) (bool, error) {
+	return n.wanted[p.PodUID], n.unknown
 }
 func (n *fakeStores) Inspect(context.Context, healer.Volume) error { return n.noLook }
 func (n *fakeStores) Write(_ context.Context, _ healer.Case, _ healer.MountPoint, onDisk bool) error {

@@ -26,11 +26,12 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 		if err := e.save(ctx, d, lock); err != nil { // record_save.go: what the next calls need
 			return report, err
 		}
-		if d.Healthy() {
+		if !d.Sick() {
 			return report, nil
 		}
 		steps := t.next(d) // next.go: the least invasive step that may help
-		if len(steps) == 0 {
+		onlySays := lock.checks && !e.cfg.CheckOnly
+		if len(steps) == 0 || onlySays { // the diagnosis has what a heal would try
 			return e.report(ctx, report, t, lock.checks) // report.go
 		}
 		admitted, err := e.admitAll(ctx, d, steps, lock, t) // admit.go: identity, the gate

@@ -212,6 +212,11 @@ func beneath(p, dir string) bool {
 // next pass reads the mount table anew. A staging path on which no mount is expected does not
 // count: many drivers stage nothing, and their checks should not cost two passes.
 func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {
+	for _, u := range o.c.Unjudged {
+		if at := u.MountPoint.Path; !seen[at] {
+			seen[at], found = true, true
+		}
+	}
 	for _, p := range o.c.MountPoints {
 		usual := p.Role == healer.RoleStaging && p.Path != o.c.Volume.Path && o.c.Record != nil && p.Want == nil
 		if len(p.Stack) == 0 && !usual && !seen[p.Path] {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -26,6 +27,11 @@ func (o *observation) otherMountPoints(ctx context.Context) error {
 	}
 	for _, p := range o.subpaths() {
 		o.add(healer.RoleTarget, p, false)
+	}
+	for _, p := range o.c.Volume.Published {
+		if len(o.table.Stack(p)) == 0 {
+			o.add(healer.RoleTarget, p, false)
+		}
 	}
 	if o.c.Record != nil {
 		for _, r := range o.c.Record.MountPoints {
@@ -135,8 +141,6 @@ func (o *observation) filter(ctx context.Context, from int) error {
 			}
 			if used {
 				kept = append(kept, p)
-			} else if r := o.c.Record.MountPoint(p.Path); r != nil {
-				o.c.Dormant = append(o.c.Dormant, *r)
 			}
 		}
 	}
@@ -188,39 +192,55 @@ func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
 	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
 }
 
-// used reports whether a running container of the pod has the volume mounted, or the
-// cluster says that the pod wants it at a mount point that was mounted in this boot.
-// Else an empty mount point is most likely that of a pod that ends or begins.
+// used reports whether an empty mount point is to be judged: a running container of its pod
+// has the volume mounted, or the cluster says that the pod wants it at a mount point that was
+// mounted in this boot. Another one is most likely that of a pod that ends or begins: if
+// nobody says that its pod does not want it, it is noted as not judged.
 func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, error) {
-	if o.c.Record.MountPoint(p.Path) != nil && o.c.RecordOfThisBoot() && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
+	recorded := o.c.Record.MountPoint(p.Path)
+	wants, unknown := o.engine.cfg.Gate.Wants(ctx, o.c, p)
+	if wants && recorded != nil && o.c.RecordOfThisBoot() {
 		return true, nil
 	}
-	dev := o.superblockOf(p)
-	if dev.Zero() {
-		return false, nil
+	if dev := o.superblockOf(p); !dev.Zero() {
+		h, err := o.node.Holder(ctx, p.PodUID, dev)
+		if err != nil {
+			return false, healer.Failed("look for running containers", err)
+		}
+		if h != nil {
+			h.Close()
+			return true, nil
+		}
 	}
-	h, err := o.node.Holder(ctx, p.PodUID, dev)
-	if err != nil {
-		return false, healer.Failed("look for running containers", err)
+	if recorded != nil {
+		o.c.Dormant = append(o.c.Dormant, *recorded)
 	}
-	if h == nil {
-		return false, nil
+	why := "its pod wants it, and kubelet may be about to publish it"
+	if unknown != nil {
+		why = fmt.Sprintf("nothing shows that it is wanted: %v", unknown)
 	}
-	h.Close()
-	return true, nil
+	if (wants || unknown != nil) && p.Inspect.VolData != nil {
+		o.c.Unjudged = append(o.c.Unjudged, healer.Unjudged{MountPoint: p, Why: why})
+	}
+	return false, nil
 }
 
-// wanted fails for a check without a call, at an empty path that nothing shows
-// to be in use.
+// wanted looks whether the path of a check that no call names is to be judged, if it is
+// empty, and fails if nobody may want it.
 func (o *observation) wanted(ctx context.Context) error {
 	p := o.c.MountPoints[0]
 	if !o.c.Volume.Unasked || len(p.Stack) > 0 {
 		return nil
 	}
-	if used, err := o.used(ctx, p); err != nil || used {
+	before := len(o.c.Unjudged)
+	switch used, err := o.used(ctx, p); {
+	case err != nil || used:
 		return err
+	case len(o.c.Unjudged) == before:
+		return healer.NotFound("volume_path: nothing is mounted there, and nothing shows that it should be")
 	}
-	return healer.NotFound("volume_path: nothing is mounted there, and nothing shows that it should be")
+	o.c.MountPoints = slices.Delete(o.c.MountPoints, 0, 1)
+	return nil
 }
 
 // superblockOf returns the superblock that a container of an empty mount point would

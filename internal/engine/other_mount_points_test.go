@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -109,6 +111,7 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil           func(*fixture)
 		inCase, dormant bool
+		unjudged        string
 	}{
 		"its pod runs":        {spoil: func(b *fixture) { b.pods["uid-b"] = disk }, inCase: true},
 		"the cluster says so": {spoil: func(b *fixture) { b.notes.wanted = map[string]bool{"uid-b": true} }, inCase: true},
@@ -117,9 +120,18 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 			r := b.notes.records[volumeKey(driver, volID)]
 			r.BootID = "another"
 			b.notes.records[volumeKey(driver, volID)] = r
-		}, dormant: true},
+		}, dormant: true, unjudged: "kubelet may be about to publish it"},
 		"its pod has another": {spoil: func(b *fixture) { b.pods["uid-b"] = facts.Dev{Major: 8, Minor: 99} }, dormant: true},
 		"no container runs":   {spoil: func(*fixture) {}, dormant: true},
+		"nobody says":         {spoil: func(b *fixture) { b.notes.unknown = errors.New("the API is away") }, dormant: true, unjudged: "nothing shows that it is wanted: the API is away"},
+		"nobody says, and its pod runs": {spoil: func(b *fixture) {
+			b.notes.unknown = errors.New("the API is away")
+			b.pods["uid-b"] = disk
+		}, inCase: true},
+		"nobody says, and nothing names a volume": {spoil: func(b *fixture) {
+			b.notes.unknown = errors.New("the API is away")
+			b.files[podB] = directory("")
+		}},
 		"it is gone": {spoil: func(b *fixture) {
 			b.files[podB] = facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ENOENT}}
 		}},
@@ -138,6 +150,13 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 			p, inCase := c.MountPoint(podB)
 			if inCase != tc.inCase || inCase && (len(p.Stack) != 0 || p.Want == nil) {
 				t.Errorf("in the case: %v, %+v", inCase, p)
+			}
+			unjudged := ""
+			for _, u := range c.Unjudged {
+				unjudged += u.MountPoint.Path + " " + u.Why
+			}
+			if want := tc.unjudged; want != "" && unjudged != podB+" "+want && !strings.HasSuffix(unjudged, want) || want == "" && unjudged != "" {
+				t.Errorf("not judged: %q", unjudged)
 			}
 			if dormant := len(c.Dormant) == 1 && c.Dormant[0].Path == podB; dormant != tc.dormant {
 				t.Errorf("dormant: %+v", c.Dormant)
@@ -222,6 +241,7 @@ func TestUnaskedCheckOfAnEmptyMountPoint(t *testing.T) {
 		"the cluster wants it":      {func(b *fixture) { b.notes.wanted = map[string]bool{"uid-a": true} }, true},
 		"its pod starts, or ends":   {func(*fixture) {}, false},
 		"it was never seen mounted": {func(b *fixture) { clear(b.notes.records) }, false},
+		"nobody says":               {func(b *fixture) { b.notes.unknown = errors.New("the API is away") }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
@@ -229,8 +249,10 @@ func TestUnaskedCheckOfAnEmptyMountPoint(t *testing.T) {
 			b.unmount(podA)
 			tc.spoil(b)
 			v := healer.Volume{ID: volID, Path: podA, Unasked: true}
-			if _, err := b.engine.Check(context.Background(), v); (err == nil) != tc.found || !tc.found && healer.KindOf(err) != healer.KindNotFound {
+			if r, err := b.engine.Check(context.Background(), v); (err == nil) != tc.found || !tc.found && healer.KindOf(err) != healer.KindNotFound {
 				t.Errorf("unasked: %v", err)
+			} else if unjudged := len(r.After.Case.Unjudged) == 1; unjudged != (name == "nobody says") {
+				t.Errorf("unasked: %s, %+v", r.Verdict(), r.After.Case.Unjudged)
 			}
 			v.Unasked = false
 			if _, err := b.engine.Check(context.Background(), v); err != nil {
@@ -238,4 +260,31 @@ func TestUnaskedCheckOfAnEmptyMountPoint(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A path that only kubelet's file names is looked at where whoever asks has found it, and where
+// nothing at all of the volume is mounted.
+func TestPublishedPathsAreNamed(t *testing.T) {
+	b := newFixture(t)
+	b.notes.unknown = errors.New("the API is away")
+	b.files[podB] = directory(volID)
+	v := healer.Volume{ID: volID, Path: podA, Unasked: true, Published: []string{podA, podB}}
+	check := func(want ...string) {
+		t.Helper()
+		r, err := b.engine.Check(context.Background(), v)
+		var got []string
+		for _, u := range r.After.Case.Unjudged {
+			got = append(got, u.MountPoint.Path)
+		}
+		if slices.Sort(got); err != nil || r.Verdict() != healer.NotJudged || !slices.Equal(got, want) {
+			t.Errorf("%v, %s: %q", err, r.Verdict(), got)
+		}
+	}
+	check(podB)
+	b.unmount(podA)
+	check(podA, podB)
+	b.unmount(staging)
+	check(podA, podB)
+	clear(b.notes.records)
+	check(podA, podB)
 }

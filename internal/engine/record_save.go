@@ -34,7 +34,7 @@ func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock)
 	if err != nil {
 		return err
 	}
-	if !d.Healthy() && len(d.Case.OnOldDevice) > 0 {
+	if d.Sick() && len(d.Case.OnOldDevice) > 0 {
 		return lock.alone(func() { e.saveOldDevices(ctx, d.Case) })
 	}
 	return nil
@@ -44,7 +44,7 @@ func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock)
 func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	c := d.Case
 	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
-	if !d.Healthy() {
+	if d.Sick() {
 		keepBaselines(&now, c.Record)
 	}
 	if now.FSType == "" || !identifiable(c) {

@@ -61,9 +61,9 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 		l.heals.budget.AllowN(now, 1)
 		l.heals.backend(r.backend).running++
 	}
-	paths := l.known.toCheck(v)
+	paths, published := l.known.toCheck(v), v.published()
 	go func() {
-		r.report, r.err = atFirst(ctx, do, healer.Volume{ID: v.key.id, Unasked: true, Routine: routine}, paths)
+		r.report, r.err = atFirst(ctx, do, healer.Volume{ID: v.key.id, Unasked: true, Routine: routine, Published: published}, paths)
 		r.took = time.Since(now)
 		l.checked <- r
 	}()

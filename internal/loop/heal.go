@@ -60,9 +60,9 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if before != nil {
 		was = *before
 	}
-	recovered := r.err == nil && r.report.After.Healthy()
+	recovered := r.err == nil && !r.report.After.Sick() && !notJudged(r)
 	switch {
-	case healer.KindOf(r.err) == healer.KindNotFound:
+	case healer.KindOf(r.err) == healer.KindNotFound, notJudged(r):
 		v.sick = before.gone(l.cfg.Interval, now)
 	case r.err != nil && !r.heals:
 		before.interrupted()
@@ -100,6 +100,12 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	}
 }
 
+// notJudged reports whether nothing is known to be wrong with a volume, and not all of it could
+// be judged: what was found earlier may still be so, unless a step has just helped.
+func notJudged(r result) bool {
+	return r.err == nil && r.report.Verdict() == healer.NotJudged && !r.report.Helped()
+}
+
 // waitGap is how soon a volume is checked again whose driver did not stage it anew, or must not be
 // called now: no event tells of what that waits for, as the end of a process or a changed Secret.
 const waitGap = time.Minute
@@ -123,7 +129,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	v.healed = now
 	class, ran := r.report.Failure()
 	switch {
-	case healer.KindOf(r.err) == healer.KindNotFound:
+	case healer.KindOf(r.err) == healer.KindNotFound, notJudged(r):
 		return false
 	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
 		v.notBefore = v.due

@@ -44,6 +44,8 @@ type fakeNode struct {
 	took time.Duration
 	// unwanted are paths that are not to be mounted.
 	unwanted map[string]bool
+	// unjudged has volumes of which not all can be judged.
+	unjudged map[string]bool
 
 	// interval is the loop's; 0: a minute.
 	interval time.Duration
@@ -80,7 +82,7 @@ type check struct {
 }
 
 func newFakeNode() *fakeNode {
-	return &fakeNode{action: Observe, faults: map[string]*fault{}, changes: make(chan struct{}, 1), hung: map[string]bool{}, unwanted: map[string]bool{}}
+	return &fakeNode{action: Observe, faults: map[string]*fault{}, changes: make(chan struct{}, 1), hung: map[string]bool{}, unwanted: map[string]bool{}, unjudged: map[string]bool{}}
 }
 
 func (n *fakeNode) Volumes(context.Context) ([]facts.VolumePath, error) {
@@ -173,8 +175,12 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 	}
 	r := healer.Report{Volume: v, Checked: true}
 	if !slices.ContainsFunc(n.mounts, func(m facts.Mount) bool { return m.Path == v.Path }) {
-		if n.unwanted[v.Path] {
+		switch {
+		case n.unwanted[v.Path]:
 			return healer.Report{}, healer.NotFound("not wanted")
+		case n.unjudged[v.ID]:
+			r.After.Case.Unjudged = []healer.Unjudged{{MountPoint: healer.MountPoint{Path: v.Path}}}
+			return r, nil
 		}
 		r.After.Conditions = []healer.Condition{{Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: v.Path}}
 	}

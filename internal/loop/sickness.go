@@ -34,7 +34,7 @@ type sickness struct {
 	// left says why no heal is tried until something changes, or something else is wrong; zero
 	// while heals are tried.
 	left healer.LeftAlone
-	// goneSince is when a check first found nothing of the volume, zero if the last one did.
+	// goneSince is when a check first found nothing of what is wrong; zero if the last one did.
 	goneSince time.Time
 }
 
@@ -104,9 +104,9 @@ func (s *sickness) confirmed() bool {
 	return s.lasting || s.lastSeen.Sub(s.firstSeen) >= confirmAfter
 }
 
-// gone takes over that a check found nothing of the volume, and returns nil, no sickness, when checks
-// did so for an interval: the volume may be about to be published again, or the API may not have said in
-// time that a pod wants it.
+// gone takes over that a check found nothing of the volume, or nothing wrong with what of it could be
+// judged, and returns nil, no sickness, when checks did so for an interval: the volume may be about to
+// be published again, or the API may not have said in time that a pod wants it.
 func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
 	switch {
 	case s == nil, !s.goneSince.IsZero() && now.Sub(s.goneSince) >= interval:

@@ -61,7 +61,7 @@ func (v *volume) record(r result, now time.Time) {
 	case r.heals:
 		class, _ := r.report.Failure()
 		v.failed = oneLine(r.report.FailureText(class))
-	case r.report.After.Healthy():
+	case !r.report.After.Sick():
 		v.failed = ""
 	}
 	switch {

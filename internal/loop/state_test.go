@@ -116,3 +116,45 @@ func TestTheLastErrorIsTold(t *testing.T) {
 		told("")
 	})
 }
+
+// A volume that cannot be judged is neither healthy nor abnormal: what was wrong before is kept
+// for an interval, is not healed, and has not recovered.
+func TestVolumeThatCannotBeJudged(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		state := func() healer.VolumeState {
+			s := n.loop.States(context.Background())
+			if len(s.Volumes) != 1 {
+				t.Fatalf("%+v", s)
+			}
+			return s.Volumes[0]
+		}
+		time.Sleep(2 * time.Minute)
+		n.do(func() { n.unjudged["v0"], n.mounts = true, nil })
+		n.changed()
+		time.Sleep(10 * time.Second)
+		s := state()
+		if s.Verdict != healer.NotJudged || !s.Since.IsZero() || len(s.Health) != 1 || s.Health[0].Reason != healer.ReasonUnjudged {
+			t.Errorf("%+v", s)
+		}
+		n.do(func() { delete(n.unjudged, "v0") })
+		n.breaks("v0", fault{reason: healer.Disconnected, refused: true})
+		time.Sleep(time.Minute)
+		if s := state(); s.Verdict != healer.Abnormal {
+			t.Errorf("%+v", s)
+		}
+		n.do(func() { n.unjudged["v0"], n.mounts = true, nil })
+		n.changed()
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		time.Sleep(20 * time.Minute)
+		if s := state(); s.Verdict != healer.NotJudged || !s.Since.IsZero() || n.healsOf("v0", start) != nil {
+			t.Errorf("%+v, healed at %v", s, n.healsOf("v0", start))
+		}
+		n.do(func() {
+			if len(n.recovered) != 0 {
+				t.Errorf("recovered: %v", n.recovered)
+			}
+		})
+	})
+}

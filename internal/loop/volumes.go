@@ -170,6 +170,16 @@ func (vs *volumes) first(withSlow bool) (first *volume) {
 	return first
 }
 
+// published returns the paths at which kubelet's files name a volume as published.
+func (v *volume) published() (paths []string) {
+	for _, p := range v.paths {
+		if !p.Staging {
+			paths = append(paths, p.Path)
+		}
+	}
+	return paths
+}
+
 // toCheck returns the paths at which a volume may be checked, the best first: where it is published and
 // mounted, where it is published and lost its mount, where it is staged. A staging path without a mount
 // is not among them: kubelet may be unstaging the volume.

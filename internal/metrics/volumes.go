@@ -100,7 +100,7 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) knownReason(r healer.Reason) string {
-	if r == healer.ProviderFailed || r == healer.CheckUnanswered || slices.Contains(m.cfg.Reasons, r) {
+	if r == healer.ProviderFailed || r == healer.ReasonUnjudged || r == healer.CheckUnanswered || slices.Contains(m.cfg.Reasons, r) {
 		return string(r)
 	}
 	return other

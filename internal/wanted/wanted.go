@@ -80,7 +80,11 @@ func (Gate) Inspect(context.Context, healer.Volume) error { return nil }
 
 // Wants implements healer.Gate. Without an API only a container proves it, and the engine looks for
 // that itself.
-func (Gate) Wants(context.Context, healer.Case, healer.MountPoint) bool { return false }
+func (Gate) Wants(context.Context, healer.Case, healer.MountPoint) (bool, error) {
+	return false, errNoContainer
+}
+
+var errNoContainer = errors.New("no running container of its pod has the volume mounted, and there is no Kubernetes API to ask")
 
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
@@ -95,11 +99,11 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 	case holder != nil:
 		return heldPermit{holder}, nil
 	case g.Standalone && d.Case.Volume.Unasked:
-		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no caller named the mount point, so only a running container that has the volume mounted proves that the mount point is wanted"))
+		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container has the volume mounted, which would prove that the mount point is wanted; a call that names its path would vouch for it (healerctl heal --path)"))
 	case g.Standalone && (s.MountPoint.Named || s.MountPoint.Role == healer.RoleContainer):
 		return vouchedPermit{}, nil
 	case g.Standalone:
-		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("the caller vouches only for the path it names, and no running container of this mount point's pod has the volume mounted"))
+		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container of this mount point's pod has the volume mounted, and the caller vouches only for the path that it names (healerctl heal --path)"))
 	default:
 		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container of this pod has the volume mounted, so nothing proves that the mount point is still wanted"))
 	}

@@ -64,9 +64,9 @@ func TestGate(t *testing.T) {
 		{name: "a container has it", runs: true},
 		{name: "a container has it, it was not named", runs: true, standalone: true},
 		{name: "the caller vouches", standalone: true, isNamed: true},
-		{name: "the caller vouches for another mount point", standalone: true, want: "vouches only for the path it names"},
+		{name: "the caller vouches for another mount point", standalone: true, want: "vouches only for the path that it names"},
 		{name: "nothing proves it", isNamed: true, want: "nothing proves"},
-		{name: "there was no caller to vouch", standalone: true, isNamed: true, unasked: true, want: "proves that the mount point is wanted"},
+		{name: "there was no caller to vouch", standalone: true, isNamed: true, unasked: true, want: "would prove that the mount point is wanted; a call that names its path would vouch for it"},
 		{name: "there was no call, a container has it", runs: true, standalone: true, unasked: true},
 	} {
 		has := holders{pods: map[string]facts.Dev{}}

@@ -145,6 +145,10 @@ type Case struct {
 	// Dormant are recorded mount points that still exist and that no pod is known to
 	// use now.
 	Dormant []MountPointRecord
+	// Unjudged are empty mount points that exist, at which kubelet's vol_data.json names the
+	// volume, and of which nobody says whether a pod wants the volume there now. They are
+	// not in MountPoints.
+	Unjudged []Unjudged
 	// BootID identifies this boot, which began at BootTime.
 	BootID   string
 	BootTime time.Time
@@ -180,6 +184,13 @@ type Case struct {
 	// Began is when the observation began, LastSeen when the record was last true, both
 	// in time since the boot.
 	Began, LastSeen time.Duration
+}
+
+// Unjudged is a mount point of which it is not known whether it should have the volume.
+type Unjudged struct {
+	MountPoint MountPoint
+	// Why says who does not tell, and why not.
+	Why string
 }
 
 // Superblock returns the filesystem instance at a mount point, with the answer of the

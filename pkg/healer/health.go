@@ -6,6 +6,10 @@ import "slices"
 // No condition has it.
 const ProviderFailed Reason = "ProviderFailed"
 
+// ReasonUnjudged is the reason of the HealthEntry of a volume with a mount point in
+// Case.Unjudged. No condition has it.
+const ReasonUnjudged Reason = "Unjudged"
+
 // CheckUnanswered is the reason of the HealthEntry of a volume whose checks have had no
 // answer for long. No condition has it.
 const CheckUnanswered Reason = "CheckUnanswered"
@@ -18,8 +22,8 @@ type HealthEntry struct {
 }
 
 // HealthEntries returns each reason once, with the worst status that it was found with at
-// any mount point, and ProviderFailed at the end if a provider failed. There are none of a
-// healthy volume.
+// any mount point, then ReasonUnjudged if a mount point could not be judged, and
+// ProviderFailed if a provider failed. There are none of a healthy volume.
 func (d Diagnosis) HealthEntries() (entries []HealthEntry) {
 	for _, c := range d.Conditions {
 		at := slices.IndexFunc(entries, func(e HealthEntry) bool { return e.Reason == c.Reason })
@@ -29,6 +33,9 @@ func (d Diagnosis) HealthEntries() (entries []HealthEntry) {
 		case c.Status.Severity() > entries[at].Status.Severity():
 			entries[at].Status = c.Status
 		}
+	}
+	if len(d.Case.Unjudged) > 0 {
+		entries = append(entries, HealthEntry{Status: Unknown, Reason: ReasonUnjudged})
 	}
 	if len(d.Failures) > 0 {
 		entries = append(entries, HealthEntry{Status: Unknown, Reason: ProviderFailed})

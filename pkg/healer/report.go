@@ -51,8 +51,10 @@ type Report struct {
 // Verdict returns what became of the volume.
 func (r Report) Verdict() Verdict {
 	switch {
-	case !r.After.Healthy():
+	case r.After.Sick():
 		return Abnormal
+	case len(r.After.Case.Unjudged) > 0:
+		return NotJudged
 	case !r.Before.Healthy() && r.Helped():
 		return Healed
 	default:
@@ -151,8 +153,11 @@ type ProviderFailure struct {
 	Err      error
 }
 
-// Healthy reports whether nothing is wrong and every provider could examine the case.
-func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failures) == 0 }
+// Sick reports whether something is wrong, or a provider could not examine the case.
+func (d Diagnosis) Sick() bool { return len(d.Conditions) > 0 || len(d.Failures) > 0 }
+
+// Healthy reports whether nothing is wrong, and all of the volume could be judged.
+func (d Diagnosis) Healthy() bool { return !d.Sick() && len(d.Case.Unjudged) == 0 }
 
 // Offers returns the steps that may be tried now: they heal a condition that is acute,
 // and nothing that is known refuses them. The gate may refuse them still.

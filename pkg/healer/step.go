@@ -103,9 +103,10 @@ type Permit interface {
 type Gate interface {
 	// Inspect is asked before a volume is observed.
 	Inspect(ctx context.Context, v Volume) error
-	// Wants is true when the mount point is known to be wanted now. Checks ask it for
-	// empty mount points; nothing is changed because of it.
-	Wants(ctx context.Context, c Case, p MountPoint) bool
+	// Wants says whether a pod wants the volume at a mount point now; its error says who does
+	// not tell, and why not. Checks ask it for empty mount points; nothing is changed
+	// because of it.
+	Wants(ctx context.Context, c Case, p MountPoint) (bool, error)
 	// Enter is asked once before each step.
 	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
 	// Write is asked before a write is tried at a mount point. It leaves nothing behind

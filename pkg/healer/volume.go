@@ -20,6 +20,9 @@ type Volume struct {
 	// empty volume_path should be mounted, as its caller would: the pod may be starting
 	// or ending.
 	Unasked bool
+	// Published are the paths at which kubelet's files name the volume as published, as far
+	// as who asks has looked for them.
+	Published []string
 	// Routine is true where nothing calls for an answer at once.
 	Routine bool
 	// Named is true where a caller named this volume, and not a turn of the loop or of

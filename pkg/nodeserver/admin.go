@@ -63,6 +63,9 @@ func (a admin) paths(ctx context.Context) ([]facts.VolumePath, error) {
 	return all, err
 }
 
+// fieldPath is a request's field as errors name it.
+const fieldPath = "path"
+
 type volumeKey struct{ driver, volumeID string }
 
 // volumesOf returns the volumes that have the paths, sorted.
@@ -93,15 +96,15 @@ func volumesOf(paths []namedPath) (volumes []*adminpb.Volume) {
 
 // CheckVolume implements adminpb.AdminServer.
 func (a admin) CheckVolume(ctx context.Context, req *adminpb.CheckVolumeRequest) (*adminpb.VolumeReport, error) {
-	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), false)
+	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), req.GetPath(), false)
 }
 
 // HealVolume implements adminpb.AdminServer.
 func (a admin) HealVolume(ctx context.Context, req *adminpb.HealVolumeRequest) (*adminpb.VolumeReport, error) {
-	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), !req.GetDryRun())
+	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), req.GetPath(), !req.GetDryRun())
 }
 
-func (a admin) do(ctx context.Context, driver, name string, heals bool) (*adminpb.VolumeReport, error) {
+func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*adminpb.VolumeReport, error) {
 	started := time.Now()
 	var report healer.Report
 	if err := onlyRoot(ctx); err != nil {
@@ -111,20 +114,28 @@ func (a admin) do(ctx context.Context, driver, name string, heals bool) (*adminp
 		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"})
 	}
 	known, published, staged, err := a.find(ctx, driver, name)
+	v := healer.Volume{ID: known.GetVolumeId(), Named: true}
+	paths := []string{path}
+	switch {
+	case path == "":
+		// The caller named no path: that the volume is wanted there has to be shown.
+		v.Unasked, v.Published, paths = true, published, append(published, staged...)
+	case err == nil || healer.KindOf(err) == healer.KindNotFound: // kubelet may have no such volume
+		v.ID = cmp.Or(v.ID, name)
+		_, err = a.server.rules.named(v.ID, fieldPath, path, "", required)
+	}
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	id := known.GetVolumeId()
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(v.ID, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
 	ctx = klog.NewContext(ctx, logger)
 	do := a.server.cfg.Healer.Check
 	if heals {
 		do = a.server.cfg.Healer.Heal
 	}
 	err = healer.NotFound("nothing of the volume is mounted")
-	for _, path := range append(published, staged...) {
-		// The caller named no path: that the volume is wanted there has to be shown.
-		report, err = a.server.run(ctx, healer.Volume{ID: id, Path: path, Unasked: true, Named: true}, do)
+	for _, v.Path = range paths {
+		report, err = a.server.run(ctx, v, do)
 		if healer.KindOf(err) != healer.KindNotFound {
 			break
 		}

@@ -26,7 +26,7 @@ var costs = map[healer.Cost]string{
 // adminReport puts a report into a message, with the steps that a heal would try.
 func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	_, text := message(r)
-	w := wording{r: &r, mountPoints: mountPointsOf(&r)}
+	w := wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes}
 	out := &adminpb.VolumeReport{
 		Driver: valid(r.Driver), VolumeId: valid(r.Volume.ID), Path: valid(r.Volume.Path),
 		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(r.After),
@@ -53,12 +53,16 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 		}
 	}
 	more := []section{w.restart(), w.held()}
-	if r.Verdict() != healer.Abnormal {
-		more = []section{sentence(w.working(r.After, w.mention)), w.restart()}
-	} else {
+	switch r.Verdict() {
+	case healer.Abnormal:
 		for _, item := range w.advice().items {
 			out.Advice = append(out.Advice, adminText(item))
 		}
+	case healer.NotJudged:
+		out.Advice = []string{adviceUnjudged}
+		fallthrough
+	default:
+		more = []section{sentence(w.working(r.After, w.mention)), w.restart()}
 	}
 	for _, s := range more {
 		if len(s.items) > 0 {
@@ -73,7 +77,7 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	return out
 }
 
-// conditions lists what is wrong in the order in which a message does, and last the providers
+// conditions lists what is wrong in the order in which a message does, what could not be judged, and last the providers
 // that failed: of a volume that one of them could not examine nobody knows that it works.
 func (w wording) conditions(d healer.Diagnosis) (all []*adminpb.Condition) {
 	for _, g := range groups(d) {
@@ -83,6 +87,13 @@ func (w wording) conditions(d healer.Diagnosis) (all []*adminpb.Condition) {
 				Advice: adminText(c.Advice), MountPoint: adminText(c.MountPoint), Place: w.place(c.MountPoint),
 			})
 		}
+	}
+	for _, u := range d.Case.Unjudged {
+		at := adminText(u.MountPoint.Path)
+		all = append(all, &adminpb.Condition{
+			Reason: string(healer.ReasonUnjudged), Status: string(healer.Unknown),
+			Message: adminText("empty, and " + u.Why), Advice: adviceUnjudged, MountPoint: at, Place: string(u.MountPoint.Role) + " " + at,
+		})
 	}
 	for _, f := range d.Failures {
 		all = append(all, &adminpb.Condition{

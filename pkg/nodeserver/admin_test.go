@@ -249,6 +249,27 @@ func TestAdminFindsTheVolume(t *testing.T) {
 	}
 }
 
+// Who names a path vouches for it, as a caller of NodeHealer does, and by the same rules.
+func TestAdminTakesAPath(t *testing.T) {
+	h := &fakeHealer{}
+	a := newAdmin(t, h)
+	at := testRoot + "/p"
+	if _, err := a.HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: "v", Path: at}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.CheckVolume(asUID(0), &adminpb.CheckVolumeRequest{VolumeId: "v", Path: at}); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range append(h.volumes(), h.checked...) {
+		if v.ID != "v" || v.Path != at || v.Unasked || !v.Named {
+			t.Errorf("%+v", v)
+		}
+	}
+	if _, err := a.HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: "v", Path: "/etc"}); status.Code(err) != codes.InvalidArgument || len(h.asked) != 1 {
+		t.Errorf("%v, healed %v", err, h.asked)
+	}
+}
+
 func TestAdminDryRunOnlyChecks(t *testing.T) {
 	at := healer.MountPoint{Path: "/p"}
 	diagnosis := healer.Diagnosis{

@@ -116,8 +116,14 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 			Status: k.status, Reason: k.reason, Message: shortText(first[k], mountPoints[k], "mount points"),
 		})
 	}
-	// CSI has no status for a provider that failed, and a list without an entry would say
-	// that nothing is wrong.
+	// CSI has no status for what could not be judged, nor for a provider that failed, and a list
+	// without an entry would say that nothing is wrong.
+	if all := d.Case.Unjudged; len(all) > 0 {
+		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
+			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: string(healer.ReasonUnjudged),
+			Message: shortText("target: empty, and "+all[0].Why, len(all), "mount points"),
+		})
+	}
 	if len(d.Failures) > 0 {
 		f := d.Failures[0]
 		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{

@@ -77,6 +77,9 @@ func (w wording) foundBut(d healer.Diagnosis, told []string, name func(path stri
 		found.items = append(found.items, name(g.path)+": "+strings.Join(what, ", "))
 		found.short = append(found.short, strings.Join(unique(reasons), ", "))
 	}
+	unjudged := w.unjudgedOf(d)
+	found.items = append(found.items, unjudged...)
+	found.short = append(found.short, slices.Repeat([]string{string(healer.ReasonUnjudged)}, len(unjudged))...)
 	for _, f := range d.Failures {
 		found.items = append(found.items, failureText(f)+" ("+w.text(errorText(f.Err))+")")
 		found.short = append(found.short, failureText(f))
@@ -84,9 +87,21 @@ func (w wording) foundBut(d healer.Diagnosis, told []string, name func(path stri
 	return found
 }
 
+// unjudged lists the mount points that could not be judged.
+func (w wording) unjudged() section {
+	return section{items: w.unjudgedOf(w.r.After), plural: "paths"}
+}
+
+func (w wording) unjudgedOf(d healer.Diagnosis) (items []string) {
+	for _, u := range d.Case.Unjudged {
+		items = append(items, string(u.MountPoint.Role)+" "+w.path(u.MountPoint)+" is empty and "+w.text(u.Why))
+	}
+	return items
+}
+
 // foundFirst lists what the call found before it changed anything.
 func (w wording) foundFirst() section {
-	if w.r.Before.Healthy() {
+	if !w.r.Before.Sick() {
 		return w.found(w.r.After)
 	}
 	return w.found(w.r.Before)
@@ -97,7 +112,7 @@ func (w wording) afterwards() section {
 	before, after := reasonsAt(w.r.Before), reasonsAt(w.r.After)
 	// Compared without the evidence, which holds times and counts. If nothing was
 	// wrong before, foundFirst told what is wrong after.
-	same := w.r.Before.Healthy() || slices.Equal(before, after)
+	same := !w.r.Before.Sick() || slices.Equal(before, after)
 	switch {
 	case same && len(w.r.Steps) == 0:
 		return section{}

@@ -10,22 +10,30 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// maxMessageBytes bounds NodeHealerResponse.message, and the text of an event: the API
-// accepts no longer one (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
-const maxMessageBytes = 1024
+const (
+	// maxMessageBytes bounds NodeHealerResponse.message, which is one line in a person's
+	// terminal or in a controller's log: the Admin service has all of it.
+	maxMessageBytes = 399
+	// maxNoticeBytes bounds the text of an event: the API accepts no longer one
+	// (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
+	maxNoticeBytes = 1024
+)
 
 // message puts a report into one line of at most maxMessageBytes: the verdict, what
 // was found at which mount point and by which evidence, what was done, what was
 // refused and why, and what a person should do. The first findings are told in full
-// and the rest is counted.
+// and the rest is counted. Abnormal is also a volume of which not all could be judged: only
+// one that was seen to work is not (healer.proto).
 func message(r healer.Report) (abnormal bool, text string) {
-	return r.Verdict() == healer.Abnormal, wording{r: &r, mountPoints: mountPointsOf(&r)}.line()
+	v := r.Verdict()
+	w := wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShortPathBytes}
+	return v == healer.Abnormal || v == healer.NotJudged, w.line(maxMessageBytes)
 }
 
 // notice is the message without how long anything took: the same result reads the
 // same again, so that repetitions can be recognised.
 func notice(r healer.Report) string {
-	return wording{r: &r, mountPoints: mountPointsOf(&r), timeless: true}.line()
+	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes, timeless: true}.line(maxNoticeBytes)
 }
 
 // wording puts one report into words.
@@ -33,13 +41,15 @@ type wording struct {
 	r *healer.Report
 	// mountPoints are all that may be named.
 	mountPoints []healer.MountPoint
-	timeless    bool
+	// pathBytes bounds each path, which loses its middle.
+	pathBytes int
+	timeless  bool
 }
 
-func (w wording) line() string {
+func (w wording) line(limit int) string {
 	verdict := w.r.Verdict()
 	start := string(verdict) + ": "
-	return printable.Line(start+write(w.sections(verdict), maxMessageBytes-len(start)), maxMessageBytes)
+	return printable.Line(start+write(w.sections(verdict), limit-len(start)), limit)
 }
 
 func (w wording) sections(v healer.Verdict) []section {
@@ -50,7 +60,13 @@ func (w wording) sections(v healer.Verdict) []section {
 		if w.r.HealFollows { // what a check refuses and advises is not what comes next
 			return []section{w.foundFirst(), sentence("A heal follows")}
 		}
-		return []section{w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.held(), w.advice()}
+		return []section{w.foundFirst(), w.done(), w.afterwards(), w.wouldTry(), w.refused(), w.restart(), w.held(), w.advice()}
+	case healer.NotJudged:
+		works := section{}
+		if len(w.r.After.Case.MountPoints) > 0 {
+			works = sentence("Of the rest, " + w.working(w.r.After, w.mention))
+		}
+		return []section{w.unjudged(), w.done(), works, w.refused(), w.restart(), sentence("To do: " + adviceUnjudged)}
 	default:
 		return []section{sentence(w.working(w.r.After, w.mountPoint))}
 	}
@@ -75,7 +91,24 @@ func (w wording) done() section {
 	}
 	steps := slices.Clone(w.r.Steps)
 	slices.SortStableFunc(steps, func(a, b healer.Outcome) int { return rank(a) - rank(b) })
-	return section{lead: "Done: ", items: w.steps(steps, !w.timeless), plural: "steps"}
+	return w.steps("Done: ", steps, !w.timeless)
+}
+
+// wouldTry names the steps of which a call that only checks knows nothing that refuses them.
+func (w wording) wouldTry() section {
+	if !w.r.Checked {
+		return section{}
+	}
+	offers := w.r.After.Offers()
+	slices.SortStableFunc(offers, func(a, b healer.Step) int { return int(a.Cost) - int(b.Cost) })
+	steps := make([]healer.Outcome, 0, len(offers))
+	for _, s := range offers {
+		if slices.ContainsFunc(w.r.Refused, func(r healer.Refusal) bool { return r.Step == s.Name && r.MountPoint == s.MountPoint.Path }) {
+			continue // the server only checks
+		}
+		steps = append(steps, healer.Outcome{Step: s.Name, MountPoint: s.MountPoint.Path})
+	}
+	return w.steps("The call only checks; would try: ", steps, false)
 }
 
 // refused names the steps that would have helped and did not run.
@@ -84,12 +117,12 @@ func (w wording) refused() section {
 	for _, r := range w.r.Refused {
 		steps = append(steps, healer.Outcome{Step: r.Step, MountPoint: r.MountPoint, Note: r.Why})
 	}
-	return section{lead: "Refused: ", items: w.steps(steps, false), plural: "steps"}
+	return w.steps("Refused: ", steps, false)
 }
 
 // steps puts outcomes into words. Those of one step that ended alike are one item,
 // with the longest time that one of them took.
-func (w wording) steps(outcomes []healer.Outcome, timed bool) []string {
+func (w wording) steps(lead string, outcomes []healer.Outcome, timed bool) section {
 	type result struct {
 		step, text string
 		failed     bool
@@ -106,9 +139,10 @@ func (w wording) steps(outcomes []healer.Outcome, timed bool) []string {
 		}
 		mountPoints[k], longest[k] = append(mountPoints[k], o.MountPoint), max(longest[k], o.Elapsed)
 	}
-	items := make([]string, 0, len(order))
+	all := section{lead: lead, plural: "steps"}
 	for _, k := range order {
-		item := printable.Line(k.step, maxReasonBytes) + " of " + w.all(unique(mountPoints[k]))
+		name := printable.Line(k.step, maxReasonBytes)
+		item := name + " of " + w.all(unique(mountPoints[k]))
 		word := " in "
 		if k.failed {
 			item, word = item+" failed", " after "
@@ -119,9 +153,9 @@ func (w wording) steps(outcomes []healer.Outcome, timed bool) []string {
 		if k.failed || k.text != "" {
 			item += " (" + w.text(k.text) + ")"
 		}
-		items = append(items, item)
+		all.items, all.short = append(all.items, item), append(all.short, name)
 	}
-	return items
+	return all
 }
 
 // restart says what a heal cannot mend.
@@ -129,7 +163,7 @@ func (w wording) restart() section {
 	if !w.r.Replaced() {
 		return section{}
 	}
-	return sentence("Files opened before stay dead until they are opened anew or the pod restarts")
+	return section{items: []string{"Files opened before stay dead until they are opened anew or the pod restarts"}, optional: true}
 }
 
 // held says where what is still sick is mounted.
@@ -140,27 +174,26 @@ func (w wording) held() section {
 		lead = fmt.Sprintf("Held by %d mounts", h.Mounts)
 	}
 	if h.Mounts > 0 && len(h.By) == 0 {
-		return sentence(lead)
+		return section{items: []string{lead}, optional: true}
 	}
-	return section{lead: lead + ", also in ", items: h.By, plural: "containers"}
+	return section{lead: lead + ", also in ", items: h.By, plural: "containers", optional: true}
 }
 
-// advice lists what a person should do about what is left.
+// adviceUnjudged is about mount points that could not be judged.
+const adviceUnjudged = "if its pod should have the volume there, name that path (healerctl heal --path)"
+
+// advice lists what a person should do about what is left, what comes first at first.
 func (w wording) advice() section {
-	var items []string
-	for _, g := range groups(w.r.After) {
-		for _, c := range g.conditions {
-			if c.Advice != "" {
-				items = append(items, w.text(c.Advice))
-			}
-		}
+	all := w.r.After.Advice()
+	for i, text := range all {
+		all[i] = w.text(text)
 	}
-	return section{lead: "To do: ", items: unique(items), plural: "things"}
+	return section{lead: "To do: ", items: all, plural: "things", numbered: true}
 }
 
 // text returns what a provider, a kernel or a program wrote as one printable line.
 func (wording) text(s string) string {
-	return printable.Line(strings.TrimSpace(s), maxMessageBytes)
+	return printable.Line(strings.TrimSpace(s), maxNoticeBytes)
 }
 
 // rounded returns a duration with as many digits as a reader can use.

@@ -80,6 +80,12 @@ func TestMessageWording(t *testing.T) {
 	proven.Proven = true
 	replacedCase := answering(3*time.Millisecond, replaced, proven)
 
+	unjudged := both
+	unjudged.Unjudged = []healer.Unjudged{
+		{MountPoint: publishedAt("/q", 0), Why: "nothing shows that it is wanted: no answer"},
+		{MountPoint: publishedAt("/r", 0), Why: "so is that"},
+	}
+
 	for name, tc := range map[string]struct {
 		report healer.Report
 		want   string
@@ -143,7 +149,7 @@ func TestMessageWording(t *testing.T) {
 			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
 				"staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
 				"Refused: rebind of the target (no running container has it mounted). " +
-				"To do: restart the pod; unmount it everywhere, then check it",
+				"To do: 1. unmount it everywhere, then check it; 2. restart the pod",
 		},
 		"abnormal after a failed step": {
 			report: healer.Report{
@@ -165,6 +171,37 @@ func TestMessageWording(t *testing.T) {
 			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: rebind of the target in 1ms. " +
 				"Afterwards staging /s: FilesystemShutdown (super option shutdown). To do: unmount it everywhere, then check it",
+		},
+		"only checked": {
+			report: healer.Report{
+				Checked: true, Before: sick(both, notMounted),
+				After: healer.Diagnosis{Case: both, Conditions: []healer.Condition{notMounted}, Steps: []healer.Step{
+					{Name: "restage", MountPoint: both.MountPoints[1], Cost: healer.Restage, Heals: []healer.Reason{healer.NotMounted}},
+					{Name: "replace", MountPoint: both.MountPoints[1], Cost: healer.Replace, Heals: []healer.Reason{healer.NotMounted}},
+					{Name: "rebind", MountPoint: both.MountPoints[1], Heals: []healer.Reason{healer.NotMounted}, Refused: "the staged mount is gone"},
+				}},
+				Refused: []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: "the staged mount is gone"}},
+			},
+			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Nothing was changed. " +
+				"The call only checks; would try: replace of the target; restage of the target. " +
+				"Refused: rebind of the target (the staged mount is gone). To do: restart the pod",
+		},
+		"not judged": {
+			report: healer.Report{After: healer.Diagnosis{Case: unjudged}},
+			want: "not judged: target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. Nothing was changed. " +
+				"Of the rest, the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
+				"To do: if its pod should have the volume there, name that path (healerctl heal --path)",
+		},
+		"not judged, and nothing else": {
+			report: healer.Report{After: healer.Diagnosis{Case: healer.Case{Unjudged: unjudged.Unjudged[1:]}}},
+			want: "not judged: target /r is empty and so is that. Nothing was changed. " +
+				"To do: if its pod should have the volume there, name that path (healerctl heal --path)",
+		},
+		"not judged, beside what is wrong": {
+			report: healer.Report{Before: sick(unjudged, notMounted), After: sick(unjudged, notMounted)},
+			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
+				"target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. " +
+				"Nothing was changed. To do: restart the pod",
 		},
 		"a provider failed": {
 			report: healer.Report{
@@ -250,7 +287,7 @@ func TestMessageWording(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
-			if abnormal != strings.HasPrefix(tc.want, "abnormal") {
+			if abnormal != (strings.HasPrefix(tc.want, "abnormal") || strings.HasPrefix(tc.want, "not judged")) {
 				t.Errorf("abnormal = %v", abnormal)
 			}
 		})
@@ -300,7 +337,9 @@ func kubeletPath(n int) string {
 	return fmt.Sprintf("/var/lib/kubelet/pods/8f0b2a1c-6c1f-4c0e-9d0a-%012d/volumes/kubernetes.io~csi/pvc-3a5e9a4e-3f7b-4f0e-8b1d-2b8b7e6f5a4c/mount", n)
 }
 
-func TestLongMessageKeepsAllReasons(t *testing.T) {
+// An event keeps all reasons, an answer to a call the first one, and counts the rest where
+// there is no room for them.
+func TestLongMessageKeepsReasons(t *testing.T) {
 	kinds := []healer.Reason{
 		healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
 		healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
@@ -320,19 +359,27 @@ func TestLongMessageKeepsAllReasons(t *testing.T) {
 			r.Refused = append(r.Refused, healer.Refusal{Step: "rebind", MountPoint: p.Path, Why: strings.Repeat("because ", 50)})
 		}
 		r.After = r.Before
+		has := func(got string, want ...string) {
+			for _, part := range append(want, "Refused: rebind of", "To do: ", printable.Ellipsis) {
+				if !strings.Contains(got, part) {
+					t.Errorf("%d mount points: %q is missing in %s", n, part, got)
+				}
+			}
+			t.Logf("%d mount points, %d bytes: %s", n, len(got), got)
+		}
 		_, got := message(r)
 		checkMessage(t, got)
+		all := []string{"Nothing was changed"}
 		for _, k := range kinds[:min(n, len(kinds))] {
-			if !strings.Contains(got, string(k)) {
-				t.Errorf("%d mount points: %s is missing in %s", n, k, got)
-			}
+			all = append(all, string(k))
 		}
-		for _, want := range []string{"Nothing was changed", "Refused: ", "To do: ", printable.Ellipsis} {
-			if !strings.Contains(got, want) {
-				t.Errorf("%d mount points: %q is missing in %s", n, want, got)
-			}
+		has(notice(r), all...)
+		switch {
+		case n > 3:
+			has(got, string(kinds[0]), fmt.Sprintf("%d more findings", n-1))
+		default:
+			has(got, all...)
 		}
-		t.Logf("%d mount points, %d bytes: %s", n, len(got), got)
 	}
 }
 
@@ -369,7 +416,7 @@ func TestMessageOfManyContainers(t *testing.T) {
 			change(&r)
 			_, got := message(r)
 			checkMessage(t, got)
-			for _, want := range []string{"target /var/lib", string(healer.Disconnected), string(healer.StaleInContainers), "replace of", "replace-in-container of"} {
+			for _, want := range []string{"target /var/lib", string(healer.Disconnected), string(healer.StaleInContainers), "replace of", "replace-in-container"} {
 				if !strings.Contains(got, want) {
 					t.Errorf("%q is missing in %s", want, got)
 				}
@@ -395,10 +442,10 @@ func TestMessageDoesNotDependOnProvidersOrder(t *testing.T) {
 func checkMessage(t *testing.T, got string) {
 	t.Helper()
 	word, _, ok := strings.Cut(got, ": ")
-	if !ok || word != "healthy" && word != "healed" && word != "abnormal" {
+	if !ok || word != "healthy" && word != "healed" && word != "abnormal" && word != "not judged" {
 		t.Errorf("starts with no verdict: %q", got)
 	}
-	if len(got) > 1024 || !utf8.ValidString(got) {
+	if len(got) >= 400 || !utf8.ValidString(got) {
 		t.Errorf("%d bytes, valid UTF-8: %v: %q", len(got), utf8.ValidString(got), got)
 	}
 	for _, r := range got {
@@ -420,6 +467,9 @@ func FuzzMessage(f *testing.F) {
 			d.Case.MountPoints = append(d.Case.MountPoints, mountPoint, stagedAt(b))
 			d.Conditions = append(d.Conditions, healer.Condition{Reason: healer.Reason(reason), MountPoint: mountPoint.Path, Message: evidence, Advice: why})
 		}
+		if bits&16 != 0 {
+			d.Conditions, d.Case.Unjudged = nil, []healer.Unjudged{{MountPoint: healer.MountPoint{Path: a, PodUID: b}, Why: why}}
+		}
 		if bits&8 != 0 {
 			d.Failures = []healer.ProviderFailure{{Provider: a, Err: errors.New(evidence)}, {}}
 		}
@@ -436,7 +486,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		abnormal, got := message(r)
 		checkMessage(t, got)
-		if abnormal != (r.Verdict() == healer.Abnormal) || !strings.HasPrefix(got, string(r.Verdict())+": ") {
+		if abnormal != (r.Verdict() == healer.Abnormal || r.Verdict() == healer.NotJudged) || !strings.HasPrefix(got, string(r.Verdict())+": ") {
 			t.Errorf("verdict %s, abnormal %v: %q", r.Verdict(), abnormal, got)
 		}
 	})

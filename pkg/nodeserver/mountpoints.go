@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -93,8 +94,12 @@ func firstOf[T any](mountPoints []T, name func(T) string) string {
 	return enumerate(names)
 }
 
-// maxShownPathBytes holds kubelet's paths in full, which have some 150 bytes.
-const maxShownPathBytes = 240
+const (
+	// maxShownPathBytes holds kubelet's paths in full, which have some 150 bytes.
+	maxShownPathBytes = 240
+	// maxShortPathBytes keeps as much of a path as tells two pods' apart.
+	maxShortPathBytes = 80
+)
 
 // mountPoint names a mount point in full, with its role.
 func (w wording) mountPoint(path string) string {
@@ -103,11 +108,22 @@ func (w wording) mountPoint(path string) string {
 	case path == "":
 		return "the volume"
 	case p.InContainer != nil:
-		return printable.Line(p.InContainer.String(), maxShownPathBytes)
+		return printable.Line(p.InContainer.String(), w.pathBytes+maxReasonBytes)
 	case p.Role != "":
-		return string(p.Role) + " " + pathText(path, maxShownPathBytes)
+		return string(p.Role) + " " + w.path(*p)
 	}
-	return pathText(path, maxShownPathBytes)
+	return pathText(path, w.pathBytes)
+}
+
+// path shows the path of a mount point. Of kubelet's path for a pod a short one keeps the
+// pod's UID, which tells it from those of other pods:
+// "…/pods/8f0b2a1c-6c1f-4c0e-9d0a-000000000001/…/mount".
+func (w wording) path(p healer.MountPoint) string {
+	from := strings.Index(p.Path, "/pods/"+p.PodUID+"/")
+	if len(p.Path) <= w.pathBytes || p.PodUID == "" || from < 0 {
+		return pathText(p.Path, w.pathBytes)
+	}
+	return pathText(printable.Ellipsis+"/pods/"+p.PodUID+"/"+printable.Ellipsis+p.Path[strings.LastIndexByte(p.Path, '/'):], w.pathBytes)
 }
 
 // mention names a mount point that the message named before: by its role if it is

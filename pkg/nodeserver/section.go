@@ -17,11 +17,23 @@ type section struct {
 	plural string
 	// short is what is said of each item where it is only counted; nil for nothing.
 	short []string
+	// optional is true for what is left out where there is no room for all.
+	optional bool
+	// numbered is true where the items are to be done one after the other.
+	numbered bool
 }
 
+// fairItemBytes is what is left of each first item at least before that goes which is said of
+// items that are only counted; shortestItemBytes is what is left of each in any case.
+const (
+	fairItemBytes     = 96
+	shortestItemBytes = 32
+)
+
 // write returns the sentences in at most limit bytes: the first item of each, then by turns
-// one more of each for which there is room; the rest is counted. Where the first ones are
-// too long, all are cut alike.
+// one more of each for which there is room, of the first sentence last; the rest is counted.
+// Where the first ones are too long, the optional sentences go, the last one first. Then all
+// are cut alike.
 func write(sections []section, limit int) string {
 	sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.items) == 0 })
 	shown := slices.Repeat([]int{1}, len(sections))
@@ -32,10 +44,21 @@ func write(sections []section, limit int) string {
 		}
 		return strings.Join(texts, ". ")
 	}
+	for i := len(sections) - 1; i >= 0 && len(text(limit)) > limit; i-- {
+		if sections[i].optional {
+			sections, shown = slices.Delete(sections, i, i+1), shown[1:]
+		}
+	}
+	if len(text(limit)) > limit && len(text(fairItemBytes)) > limit {
+		for i := range sections {
+			sections[i].short = nil
+		}
+	}
 	for more := true; more; {
 		more = false
-		for i, s := range sections {
-			if shown[i] == len(s.items) {
+		for turn := range sections {
+			i := (turn + 1) % len(sections)
+			if shown[i] == len(sections[i].items) {
 				continue
 			}
 			if shown[i]++; len(text(limit)) > limit {
@@ -45,19 +68,21 @@ func write(sections []section, limit int) string {
 			more = true
 		}
 	}
-	const shortest = 32
-	for itemBytes := limit; itemBytes > shortest; itemBytes -= shortest {
+	for itemBytes := limit; itemBytes > shortestItemBytes; itemBytes -= shortestItemBytes {
 		if cut := text(itemBytes); len(cut) <= limit {
 			return cut
 		}
 	}
-	return printable.Line(text(shortest), limit)
+	return printable.Line(text(shortestItemBytes), limit)
 }
 
 // text shows the first items, each in at most itemBytes, and counts the rest.
 func (s section) text(shown, itemBytes int) string {
 	items := make([]string, 0, shown+1)
-	for _, item := range s.items[:shown] {
+	for i, item := range s.items[:shown] {
+		if s.numbered && len(s.items) > 1 {
+			item = strconv.Itoa(i+1) + ". " + item
+		}
 		items = append(items, printable.Line(item, itemBytes))
 	}
 	if hidden := len(s.items) - shown; hidden > 0 {

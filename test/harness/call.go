@@ -19,7 +19,7 @@ func (n *Node) Call(req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerRespon
 	return healerpb.NewHealerNodeClient(n.Conn).NodeHealer(ctx, req)
 }
 
-// Expect asks for a volume and compares the verdict (healthy, healed, abnormal)
+// Expect asks for a volume and compares the verdict (healthy, healed, abnormal, not judged)
 // and parts of the message.
 func (n *Node) Expect(verdict string, req *healerpb.NodeHealerRequest, has ...string) {
 	n.T.Helper()
@@ -47,7 +47,7 @@ func (n *Node) expect(verdict string, req *healerpb.NodeHealerRequest, call func
 	if err != nil {
 		n.T.Fatalf("NodeHealer: %v\n%s", err, n.Log)
 	}
-	if !strings.HasPrefix(a.GetMessage(), verdict+":") || a.GetAbnormal() != (verdict == "abnormal") {
+	if !strings.HasPrefix(a.GetMessage(), verdict+":") || a.GetAbnormal() != (verdict == "abnormal" || verdict == "not judged") {
 		n.T.Fatalf("want %s, got abnormal=%v %q\n%s", verdict, a.GetAbnormal(), a.GetMessage(), n.Log)
 	}
 	for _, h := range has {

@@ -51,7 +51,7 @@ func TestCallersIdentity(t *testing.T) {
 		return found
 	}
 	for range 2 {
-		if says := call(r.token(ns, "checker")); !strings.HasPrefix(says, "abnormal: ") || !strings.Contains(says, "the call only checks") {
+		if says := call(r.token(ns, "checker")); !strings.HasPrefix(says, "abnormal: ") || !strings.Contains(says, "The call only checks; would try: ") {
 			t.Errorf("one who may only check hears %q", says)
 		}
 	}

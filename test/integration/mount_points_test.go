@@ -34,7 +34,7 @@ func TestSeveralPods(t *testing.T) {
 	c.Kill()
 	harness.Must(t, unix.Unmount(v.MountPointOf(harness.OtherPod), 0))
 	unmounted := n.Table()
-	n.Expect("healthy", v.Request())
+	n.Expect("not judged", v.Request(), " is empty and nothing shows that it is wanted", "To do: ")
 	n.SameTable(unmounted)
 
 	// Named, it is healed: its record was kept.

@@ -292,7 +292,9 @@ type CheckVolumeRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
 	// Needed only where several drivers have a volume of this ID.
-	Driver        string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	Driver string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	// A path of the volume. Who names it says that the volume should be there, as by NodeHealer.
+	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,13 +343,22 @@ func (x *CheckVolumeRequest) GetDriver() string {
 	return ""
 }
 
+func (x *CheckVolumeRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 type HealVolumeRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
 	// As in CheckVolumeRequest.
 	Driver string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
 	// Only say which steps would run.
-	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// As in CheckVolumeRequest.
+	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +412,13 @@ func (x *HealVolumeRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *HealVolumeRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
 }
 
 type VolumeReport struct {
@@ -1058,14 +1076,16 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"VolumePath\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\astaging\x18\x02 \x01(\bR\astaging\x12\x18\n" +
-	"\amounted\x18\x03 \x01(\bR\amounted\"I\n" +
+	"\amounted\x18\x03 \x01(\bR\amounted\"]\n" +
 	"\x12CheckVolumeRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
-	"\x06driver\x18\x02 \x01(\tR\x06driver\"a\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\"u\n" +
 	"\x11HealVolumeRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xa7\x04\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\"\xa7\x04\n" +
 	"\fVolumeReport\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x1b\n" +
 	"\tvolume_id\x18\x02 \x01(\tR\bvolumeId\x12\x12\n" +
