@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -57,6 +60,9 @@ func (f *clusterFlags) config() (*rest.Config, string, error) {
 		CurrentContext: f.context, Context: clientcmdapi.Context{Namespace: f.namespace},
 	})
 	cfg, err := from.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		err = errors.New("there is no kubeconfig, which says where the cluster is: name one by --kubeconfig or KUBECONFIG; on a node, root names the volume of a claim as NAMESPACE/NAME")
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -90,7 +96,12 @@ func (f *clusterFlags) connect() (*cluster, error) {
 // in the API's own text.
 func refused(err error) error {
 	code, text := codes.Unavailable, err.Error()
+	var sent *url.Error
 	switch {
+	case errors.As(err, &sent):
+		text = fmt.Sprintf("the Kubernetes API does not answer: %s", sent.Err)
+	case apierrors.IsUnauthorized(err):
+		text = "the Kubernetes API does not accept the credentials of the kubeconfig: they may have expired"
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		text = "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)"
 	case apierrors.IsNotFound(err):

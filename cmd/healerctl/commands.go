@@ -61,11 +61,13 @@ func newList(dial dialer) *cobra.Command {
 			return claims.run(c, output)
 		}
 		return dial(func(client adminpb.AdminClient) error {
-			volumes, unlisted, err := listVolumes(c.Context(), client)
+			list, err := listVolumes(c.Context(), client)
 			if err != nil {
 				return err
 			}
-			return cmp.Or(printed(printVolumes(c.OutOrStdout(), output, volumes)), unlisted)
+			err = printed(printVolumes(c.OutOrStdout(), output, list.volumes))
+			_, _ = fmt.Fprint(c.ErrOrStderr(), list.note)
+			return cmp.Or(err, list.unlisted)
 		})
 	}
 	return c

@@ -33,8 +33,8 @@ func newExplain() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows := rowsOf(page, args[0])
 			if len(rows) == 0 {
-				return fmt.Errorf("%s is no condition, step or event; they are: %s",
-					printable.Name(args[0]), strings.Join(names(page), ", "))
+				return fmt.Errorf("%s is no condition, step or event%s; they are: %s",
+					printable.Name(args[0]), meant(args[0], names(page)), strings.Join(names(page), ", "))
 			}
 			for _, row := range rows {
 				row.print(cmd.OutOrStdout())
@@ -45,6 +45,18 @@ func newExplain() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// meant names what a person may have mistyped; cobra compares words for its commands.
+func meant(typed string, names []string) string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, name := range names {
+		all.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+	}
+	if near := all.SuggestionsFor(typed); len(near) > 0 {
+		return " (did you mean " + strings.Join(near, " or ") + "?)"
+	}
+	return ""
 }
 
 // entry is one row of a table in Markdown, with the names of its columns.

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -76,7 +79,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if code := outcome(0); err != nil && !errors.As(err, &code) {
 		text := strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
 		if call := (callError{}); errors.As(err, &call) {
-			text = status.Convert(call.error).Message()
+			s := status.Convert(call.error)
+			if text = s.Message(); s.Code() == codes.Unimplemented && len(s.Details()) == 0 {
+				text = "the server is none of this version's: it does not know this command, or is another program (--endpoint)"
+			}
 		}
 		_, _ = fmt.Fprintln(stderr, root.DisplayName()+": "+printable.Line(text, maxErrorBytes))
 	}
@@ -130,6 +136,9 @@ func newRoot(isPlugin bool) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
 	dial := func(call func(adminpb.AdminClient) error) error {
+		if err := reach(endpoint); err != nil {
+			return err
+		}
 		conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return err // a wrong --endpoint
@@ -143,6 +152,32 @@ func newRoot(isPlugin bool) *cobra.Command {
 	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newExplain())
 	return root
 }
+
+// reach finds out whether somebody listens, and if not, says why in words: gRPC's own have the
+// layers in which it met the error.
+func reach(endpoint string) error {
+	path, isUnix := strings.CutPrefix(endpoint, "unix://")
+	if !isUnix || !filepath.IsAbs(path) {
+		return fmt.Errorf("--endpoint: %q is not unix:///PATH", endpoint)
+	}
+	conn, err := net.DialTimeout("unix", path, reachTimeout)
+	if err == nil {
+		return conn.Close()
+	}
+	why := "node-healer does not answer at " + path + ": " + err.Error()
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		why = "only root may connect to " + path + ": run healerctl as root"
+	case errors.Is(err, fs.ErrNotExist):
+		why = "there is no " + path + ": run healerctl on the node, or in node-healer's pod there (kubectl exec); another path is for --endpoint, and volumes of claims are pvc/NAME"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		why = "nobody listens at " + path + ": node-healer does not run; see its pod's log"
+	}
+	return callError{status.Error(codes.Unavailable, why)}
+}
+
+// reachTimeout is how long a server may take to accept a connection.
+const reachTimeout = 5 * time.Second
 
 // add adds commands. No argument of any is a file, which completion would offer.
 func add(root *cobra.Command, commands ...*cobra.Command) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
@@ -30,6 +31,8 @@ type fakeAdmin struct {
 	audit   []string
 	// unlisted is why some volumes may be missing; empty: none are.
 	unlisted string
+	// loopOff is whether the node checks nothing by itself.
+	loopOff bool
 	// takes is how long a check or heal takes.
 	takes  time.Duration
 	healed atomic.Bool
@@ -47,6 +50,9 @@ func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStre
 	}
 	if f.unlisted != "" {
 		s.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, f.unlisted))
+	}
+	if f.loopOff {
+		s.SetTrailer(metadata.Pairs(adminpb.TrailerLoopOff, "off"))
 	}
 	for _, v := range volumes {
 		if err := s.Send(v); err != nil {
@@ -252,10 +258,59 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestNoServer(t *testing.T) {
-	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"healerctl", "list", "--endpoint=unix://" + filepath.Join(t.TempDir(), "none")}, &stdout, &stderr); code != exitNoAnswer {
-		t.Errorf("exit code %d: %s", code, &stderr)
+// Errors of libraries are in words, and what is said of a wrong call is no usage text.
+func TestErrorsAreInWords(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+	t.Setenv("HOME", dir)
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "dead"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	_ = dead.Close()
+	other, err := net.Listen("unix", filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	go func() { _ = s.Serve(other) }()
+	t.Cleanup(s.Stop)
+	apiDown := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(apiDown, []byte("clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"list --endpoint=unix://" + dir + "/none", exitNoAnswer, "there is no " + dir + "/none: run healerctl on the node"},
+		{"list --endpoint=unix://" + dir + "/dead", exitNoAnswer, "nobody listens at " + dir + "/dead: "},
+		{"list --endpoint=unix://" + dir + "/other", exitNoAnswer, "or is another program"},
+		{"list --endpoint=" + dir + "/none", exitUsage, "is not unix:///PATH"},
+		{"list --endpoint=unix://none", exitUsage, "is not unix:///PATH"},
+		{"check pvc/data", exitNoAnswer, "there is no kubeconfig"},
+		{"list -A", exitNoAnswer, "there is no kubeconfig"},
+		{"list -A --kubeconfig=" + apiDown, exitNoAnswer, "healerctl: the Kubernetes API does not answer: dial tcp 127.0.0.1:1: connect: connection refused"},
+		{"explain NotMountd", exitUsage, "(did you mean NotMounted?)"},
+		{"explain Xyzzyxyzzy", exitUsage, "event; they are"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), append([]string{"healerctl"}, strings.Fields(c.args)...), &stdout, &stderr)
+		if text := stderr.String(); code != c.code || !strings.Contains(text, c.says) || strings.Count(text, "\n") != 1 || strings.Contains(text, "Usage") || strings.Contains(text, "rpc error") || stdout.Len() > 0 {
+			t.Errorf("%s: exit code %d: %s%s", c.args, code, &stdout, text)
+		}
+	}
+}
+
+func TestLoopIsOff(t *testing.T) {
+	now := timestamppb.Now()
+	f := &fakeAdmin{loopOff: true, volumes: []*adminpb.Volume{{Driver: "d", VolumeId: "v", Verdict: "healthy", Checked: now}, {Driver: "d", VolumeId: "w", Verdict: "healthy", Checked: now, Due: now}}}
+	code, stdout, stderr := f.serve(t)("list")
+	if code != 0 || !strings.Contains(stdout, "healthy, 0s ago\n") || !strings.Contains(stdout, "healthy\n") || !strings.HasPrefix(stderr, "the node's own loop is off") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 }
 

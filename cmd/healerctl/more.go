@@ -38,16 +38,27 @@ func all[T any](stream grpc.ServerStreamingClient[T], err error) (received []*T,
 	}
 }
 
-// listVolumes returns the volumes of the node, and as unlisted why some may be missing.
-func listVolumes(ctx context.Context, client adminpb.AdminClient) (volumes []*adminpb.Volume, unlisted, err error) {
+// listing is what ListVolumes says.
+type listing struct {
+	volumes []*adminpb.Volume
+	// unlisted is why some volumes may be missing; nil: none is.
+	unlisted error
+	// note says that the node checks nothing by itself; empty while it does.
+	note string
+}
+
+func listVolumes(ctx context.Context, client adminpb.AdminClient) (l listing, err error) {
 	stream, err := client.ListVolumes(ctx, &adminpb.ListVolumesRequest{})
-	if volumes, err = all(stream, err); err != nil {
-		return nil, nil, err
+	if l.volumes, err = all(stream, err); err != nil {
+		return l, err
 	}
 	if why := stream.Trailer().Get(adminpb.TrailerUnlisted); len(why) > 0 {
-		unlisted = callError{status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))}
+		l.unlisted = callError{status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))}
 	}
-	return volumes, unlisted, nil
+	if len(stream.Trailer().Get(adminpb.TrailerLoopOff)) > 0 {
+		l.note = "the node's own loop is off (--loop): health is what a call showed last\n"
+	}
+	return l, nil
 }
 
 // completionTimeout is how long a shell waits for names.
@@ -66,8 +77,8 @@ func volumeNames(dial dialer) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 		defer cancel()
 		_ = dial(func(client adminpb.AdminClient) error {
-			volumes, _, err := listVolumes(ctx, client)
-			for _, v := range volumes {
+			list, err := listVolumes(ctx, client)
+			for _, v := range list.volumes {
 				for _, name := range append([]string{v.GetVolumeId(), v.GetPv(), v.GetClaim()}, v.GetPods()...) {
 					if plainName.MatchString(name) && strings.HasPrefix(name, begun) && !slices.Contains(fit, name) {
 						fit = append(fit, name)
@@ -85,19 +96,23 @@ const watchGap = time.Second
 
 func newWatch(dial dialer) *cobra.Command {
 	return &cobra.Command{
-		Use: "watch", Short: "Print what the node's own loop sees, whenever that changes, until interrupted", Args: cobra.NoArgs,
+		Use: "watch", Short: "Print what checks and heals show, the node's own and others', whenever that changes, until interrupted", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return dial(func(client adminpb.AdminClient) error {
-				said := map[volumeKey]string{}
+				said, note := map[volumeKey]string{}, ""
 				for {
-					volumes, unlisted, err := listVolumes(c.Context(), client)
+					list, err := listVolumes(c.Context(), client)
 					switch {
 					case c.Context().Err() != nil:
 						return nil // interrupted
 					case err != nil:
 						return err
 					}
-					if err := printChanges(c.OutOrStdout(), volumes, unlisted == nil, said); err != nil {
+					if note != list.note {
+						note = list.note
+						_, _ = fmt.Fprint(c.ErrOrStderr(), note)
+					}
+					if err := printChanges(c.OutOrStdout(), list.volumes, list.unlisted == nil, said); err != nil {
 						return callError{err}
 					}
 					select {
@@ -152,7 +167,7 @@ func printChange(w io.Writer, of volumeKey, says, verdict string) error {
 	return err
 }
 
-// health returns what the loop saw of a volume, in a few words.
+// health returns what was seen of a volume last, in a few words.
 func health(v *adminpb.Volume) string {
 	says := cmp.Or(v.GetVerdict(), "not checked yet")
 	if v.GetVerdict() == "" && len(v.GetReasons()) > 0 {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -70,13 +71,21 @@ func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {
 		if n := len(v.GetPods()); n > 1 && !wide {
 			pod = fmt.Sprintf("%s +%d", v.GetPods()[0], n-1)
 		}
-		cells := []string{v.GetDriver(), v.GetVolumeId(), v.GetPv(), pod, fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, health(v)}
+		cells := []string{v.GetDriver(), v.GetVolumeId(), v.GetPv(), pod, fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, health(v) + age(v)}
 		if wide {
 			cells = append(cells, v.GetClaim(), when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), paths(v))
 		}
 		row(table, cells...)
 	}
 	return table.Flush()
+}
+
+// age says how old an answer is that nothing renews.
+func age(v *adminpb.Volume) string {
+	if v.GetChecked() == nil || v.GetDue() != nil {
+		return ""
+	}
+	return ", " + duration.HumanDuration(time.Since(v.GetChecked().AsTime())) + " ago"
 }
 
 // when returns a time of the answer; empty for none.

@@ -25,7 +25,8 @@ func newWhy(dial dialer) *cobra.Command {
 	var flags clusterFlags
 	node := why.Node{Volumes: func(ctx context.Context) (seen []*adminpb.Volume, err error) {
 		err = dial(func(client adminpb.AdminClient) error {
-			seen, _, err = listVolumes(ctx, client)
+			l, err := listVolumes(ctx, client)
+			seen = l.volumes
 			return err
 		})
 		if err != nil {

@@ -36,16 +36,20 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	if err := onlyRoot(stream.Context()); err != nil {
 		return err
 	}
+	trailer := metadata.MD{}
 	paths, err := a.paths(stream.Context())
 	switch {
 	case errors.As(err, new(*facts.UnlistedError)):
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
-		stream.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, adminText(err.Error())))
+		trailer.Set(adminpb.TrailerUnlisted, adminText(err.Error()))
 	case err != nil:
 		return toStatus(healer.Failed("list the volumes", err))
 	}
 	volumes := volumesOf(a.addNames(stream.Context(), paths, true))
-	a.addStates(stream.Context(), volumes)
+	if !a.addStates(stream.Context(), volumes) {
+		trailer.Set(adminpb.TrailerLoopOff, "off")
+	}
+	stream.SetTrailer(trailer)
 	for _, v := range volumes {
 		if err := stream.Send(v); err != nil {
 			return err
@@ -193,7 +197,7 @@ func (a admin) find(ctx context.Context, driver, name string) (v *adminpb.Volume
 	case len(paths) == 0 && hidden:
 		return nil, nil, nil, healer.Failed("find the volume", err)
 	case len(paths) == 0:
-		return nil, nil, nil, healer.NotFound("no volume of this node has this ID, path, PersistentVolume, claim or pod: healerctl list shows them all")
+		return nil, nil, nil, healer.NotFound("no such volume on this node, by ID, path, PersistentVolume, claim or pod: healerctl list shows them")
 	}
 	for _, p := range paths {
 		if p.Staging {

@@ -99,6 +99,58 @@ func TestAdminAuditAndStates(t *testing.T) {
 	}
 }
 
+// What a call showed is listed where the loop saw nothing later; and whether the loop is on.
+func TestAdminListsTheLastAnswer(t *testing.T) {
+	seen := time.Now()
+	cfg := testConfig(&fakeHealer{})
+	cfg.Volumes = fakeVolumes{volumeAt("d", "v", "/p", false)}
+	loop := healer.LoopState{On: true, Volumes: []healer.VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Healthy, Checked: seen, Due: seen.Add(time.Minute)}}}
+	cfg.States = func(context.Context) healer.LoopState { return loop }
+	s := serve(t, cfg)
+	list := func() (v *adminpb.Volume, off bool) {
+		stream, err := adminpb.NewAdminClient(s.conn).ListVolumes(testContext(t), &adminpb.ListVolumesRequest{})
+		if err == nil {
+			v, err = stream.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = stream.Recv() // its end, with the trailer
+		return v, len(stream.Trailer().Get(adminpb.TrailerLoopOff)) > 0
+	}
+	if v, off := list(); v.GetVerdict() != "healthy" || v.GetDue() == nil || off {
+		t.Errorf("%v, off: %t", v, off)
+	}
+	sick := healer.Report{
+		Driver: "d", Volume: healer.Volume{ID: "v"},
+		After: healer.Diagnosis{Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: healer.NotMounted}}},
+	}
+	s.server.Publish(sick) // only the caller says whose it is
+	if v, _ := list(); v.GetVerdict() != "healthy" {
+		t.Errorf("%v", v)
+	}
+	sick.After.Case.MountPoints = []healer.MountPoint{{Path: "/p", Proven: true}}
+	s.server.Publish(sick)
+	loop.On = false
+	if v, off := list(); v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted"}) || v.GetDue() != nil || !off {
+		t.Errorf("%v, off: %t", v, off)
+	}
+	loop.Volumes[0].Checked = time.Now().Add(time.Hour)
+	if v, _ := list(); v.GetVerdict() != "healthy" {
+		t.Errorf("%v", v)
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	var a answers
+	for i := range maxAnswers + 10 {
+		a.add(healer.Report{Volume: healer.Volume{ID: fmt.Sprint(i)}}, time.Unix(int64(i), 0))
+	}
+	if len(a.last) != maxAnswers || !a.of(volumeKey{volumeID: "9"}).Checked.IsZero() || a.of(volumeKey{volumeID: "10"}).Checked.IsZero() {
+		t.Errorf("%d answers", len(a.last))
+	}
+}
+
 func volumeAt(driver, id, path string, staging bool) facts.VolumePath {
 	return facts.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
 }

@@ -53,10 +53,14 @@ func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Conte
 	return report, err
 }
 
-// Publish passes a report to Config.OnReport, unless only the caller says which volume it
-// belongs to. The server publishes those of its calls itself.
+// Publish keeps a report for ListVolumes and passes it to Config.OnReport, unless only the
+// caller says which volume it belongs to. The server publishes those of its calls itself.
 func (s *Server) Publish(r healer.Report) {
-	if r.After.Case.Proven() && s.cfg.OnReport != nil {
+	if !r.After.Case.Proven() {
+		return
+	}
+	s.answers.add(r, time.Now())
+	if s.cfg.OnReport != nil {
 		s.cfg.OnReport(r, notice)
 	}
 }

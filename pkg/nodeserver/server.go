@@ -93,6 +93,7 @@ type Server struct {
 	grpc, gateway *grpc.Server
 	health        *health.Server
 	calls         calls
+	answers       answers
 }
 
 // New checks the configuration and registers every service: HealerNode, the CSI-Addons

@@ -56,8 +56,16 @@ func TestHealerctl(t *testing.T) {
 	var volumes []struct {
 		VolumeID string `json:"volume_id"`
 	}
-	if err := json.Unmarshal([]byte(call(0, "list", "-o", "json")), &volumes); err != nil || len(volumes) != 1 || volumes[0].VolumeID != "by hand" {
+	if err := json.NewDecoder(strings.NewReader(call(0, "list", "-o", "json"))).Decode(&volumes); err != nil || len(volumes) != 1 || volumes[0].VolumeID != "by hand" {
 		t.Errorf("listed %v, %v", volumes, err)
+	}
+
+	if out := call(0, "list"); !strings.Contains(out, "healthy, ") || !strings.Contains(out, " ago\n") || !strings.Contains(out, "loop is off") {
+		t.Errorf("without a loop the last answer is not listed: %s", out)
+	}
+	out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid=65534", "--clear-groups", program, "list", "--endpoint=unix://"+n.Socket()).CombinedOutput()
+	if err == nil || !strings.HasPrefix(string(out), "healerctl: only root may connect to "+n.Socket()) {
+		t.Errorf("another user: %v, %s", err, out)
 	}
 
 	v.Unpublish()

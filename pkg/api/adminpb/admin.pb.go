@@ -69,10 +69,10 @@ type Volume struct {
 	Paths    []*VolumePath          `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
 	// How many paths are not listed above.
 	Omitted int32 `protobuf:"varint,4,opt,name=omitted,proto3" json:"omitted,omitempty"`
-	// What the node's own loop saw last; empty without a loop, and before its first check.
+	// What a check or heal showed last, whoever asked for it; empty before the first.
 	Verdict string   `protobuf:"bytes,5,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	Reasons []string `protobuf:"bytes,6,rep,name=reasons,proto3" json:"reasons,omitempty"`
-	// When that was, and when its next check is due.
+	// When that was, and when the node's own loop checks it next; absent while that is off.
 	Checked *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=checked,proto3" json:"checked,omitempty"`
 	Due     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due,proto3" json:"due,omitempty"`
 	// Since when it has been abnormal; absent while it is not.

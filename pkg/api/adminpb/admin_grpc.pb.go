@@ -37,7 +37,8 @@ const (
 // Admin finds volumes by their ID and says all that the node knows of them.
 type AdminClient interface {
 	// ListVolumes lists the volumes of this node by driver and volume_id, and touches
-	// none of them. Where some may be missing, the trailer node-healer-unlisted-bin says why.
+	// none of them. Where some may be missing, the trailer node-healer-unlisted-bin says why;
+	// node-healer-loop-off is there while the node checks nothing by itself.
 	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Volume], error)
 	// CheckVolume changes nothing.
 	CheckVolume(ctx context.Context, in *CheckVolumeRequest, opts ...grpc.CallOption) (*VolumeReport, error)
@@ -132,7 +133,8 @@ func (c *adminClient) Explain(ctx context.Context, in *ExplainRequest, opts ...g
 // Admin finds volumes by their ID and says all that the node knows of them.
 type AdminServer interface {
 	// ListVolumes lists the volumes of this node by driver and volume_id, and touches
-	// none of them. Where some may be missing, the trailer node-healer-unlisted-bin says why.
+	// none of them. Where some may be missing, the trailer node-healer-unlisted-bin says why;
+	// node-healer-loop-off is there while the node checks nothing by itself.
 	ListVolumes(*ListVolumesRequest, grpc.ServerStreamingServer[Volume]) error
 	// CheckVolume changes nothing.
 	CheckVolume(context.Context, *CheckVolumeRequest) (*VolumeReport, error)
