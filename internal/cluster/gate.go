@@ -136,9 +136,8 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 		return healer.RefusedBy(healer.RuleDriverGrace, err)
 	}
 	for _, reason := range p.reasons {
-		if w.settings.selfRepair.leaves(p.name.driver, reason) {
-			return healer.RefusedBy(healer.RuleSelfRepair, fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
-				reason, p.name.driver, keySelfRepair, p.cluster.configMapName()))
+		if err := p.left(w.settings, reason); err != nil {
+			return healer.RefusedBy(healer.RuleSelfRepair, err)
 		}
 	}
 	if !p.step.Writes {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -64,6 +65,8 @@ type volumeKey struct{ driver, id string }
 type volume struct {
 	reported reported
 	latest   check
+	// since has, by reason, since when the volume's checks have found it.
+	since map[string]time.Time
 	// messages wait to be recorded.
 	messages []message
 	// annotation is what the claim has.
@@ -109,6 +112,13 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 	}
 	v := kept.(*volume)
 	conditions := v.reported.conditions.after(report, r.cluster.podHere)
+	since := map[string]time.Time{}
+	for _, m := range conditions {
+		for _, reason := range m.reasons {
+			since[reason] = cmp.Or(v.since[reason], time.Now())
+		}
+	}
+	v.since = since
 	v.latest = check{at: time.Now(), state: stateOf(conditions), pods: podsOf(report)}
 	next, messages := v.reported.after(report, conditions, words)
 	if r.pending+len(messages) > maxPending {
@@ -121,6 +131,16 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 	if (isDue || len(messages) > 0) && r.queue.Len() < maxVolumes {
 		r.queue.Add(key)
 	}
+}
+
+// foundSince returns since when a volume's checks have found a reason; zero: they have not.
+func (r *reporter) foundSince(key volumeKey, reason healer.Reason) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v, known := r.volumes.Get(key); known {
+		return v.(*volume).since[string(reason)]
+	}
+	return time.Time{}
 }
 
 // run sends what was noted until ctx ends. What waits then is lost; the next

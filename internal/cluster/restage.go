@@ -41,6 +41,10 @@ func (c *Cluster) Order(driver string) (healer.RestageOrder, error) {
 	if order, known := s.restage[driver]; known && s.err == nil {
 		return order, nil
 	}
+	if len(s.selfRepair[driver]) > 0 {
+		return "", fmt.Errorf("driver %s repairs its volumes itself, and one that it did not repair is staged anew only where it is switched on: see docs/restage.md, then %s in %s",
+			healer.QuoteName(driver), keyRestage, c.configMapName())
+	}
 	return "", fmt.Errorf("driver %s is not switched on: see docs/restage.md for what to test first, then %s in %s",
 		healer.QuoteName(driver), keyRestage, c.configMapName())
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -53,6 +54,45 @@ func defaultSelfRepair() selfRepair {
 		// replaces NVMe paths that failed; requests wait meanwhile.
 		"io.openebs.csi-mayastor": {healer.PathsFailed, healer.NotResponding},
 	}
+}
+
+// defaultSelfRepairGrace is for how long something is left to a driver that repairs it itself. One
+// whose plugin was started anew may have forgotten its volumes, and repairs none then.
+const defaultSelfRepairGrace = 2 * time.Minute
+
+func parseGrace(text string) (map[string]time.Duration, error) {
+	texts, err := parseYAML[map[string]string](text)
+	graces := map[string]time.Duration{}
+	for driver, text := range texts {
+		grace, wrong := time.ParseDuration(text)
+		if wrong != nil || grace < 0 {
+			err = errors.Join(err, fmt.Errorf("driver %.40q: %.40q is no duration such as 2m", driver, text))
+		}
+		graces[driver] = grace
+	}
+	return graces, err
+}
+
+// left returns why a step is refused for a reason that is left to the driver; nil: it is not, or
+// the driver had its time.
+func (p *permit) left(s settings, reason healer.Reason) error {
+	driver := p.name.driver
+	if !s.selfRepair.leaves(driver, reason) {
+		return nil
+	}
+	grace, set := s.selfRepairGrace[driver]
+	if !set {
+		grace = defaultSelfRepairGrace
+	}
+	since := p.cluster.reporter.foundSince(volumeKey{driver, p.name.handle}, reason)
+	if since.IsZero() {
+		since = time.Now()
+	}
+	if time.Since(since) >= grace {
+		return nil
+	}
+	return fmt.Errorf("%s is left to driver %s, which repairs it itself, until %s (%s in %s changes that, and %s for how long)",
+		reason, driver, since.Add(grace).UTC().Format(time.RFC3339), keySelfRepair, p.cluster.configMapName(), keySelfRepairGrace)
 }
 
 // leaves returns whether the driver repairs such a condition itself.

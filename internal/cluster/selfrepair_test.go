@@ -1,12 +1,19 @@
 package cluster
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 func TestDefaultSelfRepair(t *testing.T) {
@@ -113,4 +120,52 @@ func TestReasonsFor(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
+}
+
+// What is left to a driver is left for a time, from when a check first found it until one does not.
+func TestSelfRepairGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		d, step := node.at(podMountPoint, false)
+		leave := func(grace string) {
+			api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{
+				keySelfRepair: fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted), keySelfRepairGrace: grace,
+			}})
+			synctest.Wait()
+		}
+		leave("")
+		found := func(d healer.Diagnosis) {
+			c.Note(healer.Report{Volume: d.Case.Volume, Driver: d.Case.Driver, After: d}, func(healer.Report) string { return "" })
+		}
+		left := func(want bool) {
+			t.Helper()
+			found(d)
+			p, err := c.with(node).Enter(t.Context(), d, step)
+			if (healer.RuleOf(err) == healer.RuleSelfRepair) != want || err != nil && !want {
+				t.Errorf("left: %v", err)
+			}
+			if err == nil {
+				p.Leave(nil)
+			}
+		}
+		left(true)
+		time.Sleep(defaultSelfRepairGrace - time.Second)
+		left(true)
+		time.Sleep(2 * time.Second)
+		left(false)
+		found(healer.Diagnosis{Case: d.Case}) // it was repaired
+		left(true)
+		time.Sleep(time.Minute)
+		leave(kubetest.DriverName + ": 30s")
+		left(false)
+		leave(kubetest.DriverName + ": 1h")
+		left(true)
+		if _, err := c.Order(kubetest.DriverName); err == nil || !strings.Contains(err.Error(), "repairs its volumes itself") {
+			t.Error(err)
+		}
+	})
 }

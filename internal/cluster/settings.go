@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -22,6 +23,7 @@ const (
 	keyMode                   = clustersettings.Mode
 	keyLoop                   = clustersettings.Loop
 	keySelfRepair             = clustersettings.SelfRepair
+	keySelfRepairGrace        = clustersettings.SelfRepairGrace
 	keyWriteWithoutAttachment = clustersettings.WriteWithoutAttachment
 	keyDriverDaemonSets       = clustersettings.DriverDaemonSets
 	keyDriverNamespaces       = clustersettings.DriverNamespaces
@@ -37,6 +39,7 @@ var settingKeys = []struct {
 	{keyMode, func(s *settings, text string) error { return parse(&s.mode, text, parseMode) }},
 	{keyLoop, func(s *settings, text string) error { return parse(&s.loop, text, parseLoop) }},
 	{keySelfRepair, func(s *settings, text string) error { return parse(&s.selfRepair, text, parseSelfRepair) }},
+	{keySelfRepairGrace, func(s *settings, text string) error { return parse(&s.selfRepairGrace, text, parseGrace) }},
 	{keyRestage, func(s *settings, text string) error { return parse(&s.restage, text, parseRestage) }},
 	{keyWriteWithoutAttachment, func(s *settings, text string) error { return parse(&s.writeWithoutAttachment, text, parseYAML) }},
 	{keyDriverDaemonSets, func(s *settings, text string) error { return parse(&s.daemonSets, text, parseYAML) }},
@@ -68,6 +71,9 @@ type settings struct {
 	loop []loopRule
 	// selfRepair has what is left to drivers that repair volumes themselves.
 	selfRepair selfRepair
+	// selfRepairGrace has, by driver, for how long that is left to it, where that is not
+	// defaultSelfRepairGrace.
+	selfRepairGrace map[string]time.Duration
 	// writeWithoutAttachment has the drivers without attachments (attachRequired:
 	// false) to whose devices may be written nevertheless.
 	writeWithoutAttachment []string

@@ -33,7 +33,7 @@ func TestParseSettings(t *testing.T) {
 			want: modeCheck,
 			errs: []string{
 				"key mod: ",
-				"mode, loop, self-repairing-drivers, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces",
+				"mode, loop, self-repairing-drivers, self-repair-grace, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces",
 			},
 		},
 		"an unknown key, and off": {data: map[string]string{"mod": "off", "mode": "off"}, want: modeOff, errs: []string{"key mod: "}},
@@ -63,6 +63,11 @@ func TestParseSettings(t *testing.T) {
 			data: map[string]string{"self-repairing-drivers": "a: [Tired]"},
 			want: modeCheck,
 			errs: []string{"key self-repairing-drivers: ", `"Tired"`},
+		},
+		"a grace that is none": {
+			data: map[string]string{"self-repair-grace": "a: 2\nb: -1s"},
+			want: modeCheck,
+			errs: []string{"key self-repair-grace: ", `driver "a"`, `driver "b"`},
 		},
 		"several things are wrong": {
 			data: map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"},

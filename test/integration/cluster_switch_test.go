@@ -152,6 +152,8 @@ func TestSelfRepairingDriver(t *testing.T) {
 	v.Heals()
 	left(harness.Driver + ": [Disconnected, NotMounted]")
 	v.Refused("NotMounted is left to driver " + harness.Driver)
+	m.Settings(map[string]string{"self-repairing-drivers": harness.Driver + ": [NotMounted]", "self-repair-grace": harness.Driver + ": 1s"})
+	v.Heals() // it did not
 	left(harness.Driver + ": []")
 	v.Heals()
 	left("another.csi.example.com: [NotMounted]\n" + harness.Driver + ": [NotMuonted]")

@@ -18,6 +18,7 @@ const (
 	Mode                   = "mode"
 	Loop                   = "loop"
 	SelfRepair             = "self-repairing-drivers"
+	SelfRepairGrace        = "self-repair-grace"
 	WriteWithoutAttachment = "write-without-attachment"
 	DriverDaemonSets       = "driver-daemonsets"
 	DriverNamespaces       = "driver-namespaces"
@@ -26,7 +27,7 @@ const (
 )
 
 // Keys are all of them.
-var Keys = []string{Mode, Loop, SelfRepair, Restage, WriteWithoutAttachment, DriverDaemonSets, DriverNamespaces, Evict}
+var Keys = []string{Mode, Loop, SelfRepair, SelfRepairGrace, Restage, WriteWithoutAttachment, DriverDaemonSets, DriverNamespaces, Evict}
 
 const (
 	// ModeAnnotation says how far heals may go.
