@@ -163,6 +163,28 @@ func (d *CSIDriver) NewVolume(id string) *Volume {
 	return v
 }
 
+// NewPublishedVolume makes a volume that the driver, in the mode PublishOnly, mounts at the target
+// itself: that is where it is staged as well, for a test.
+func (d *CSIDriver) NewPublishedVolume(id string, inline bool) *Volume {
+	d.node.T.Helper()
+	v := &Volume{Node: d.node, ID: id, FS: "fuse", PV: "pv-" + hash(id)[:8], Inline: inline}
+	v.Staging = v.MountPoint()
+	v.writeVolData(filepath.Dir(v.Staging))
+	d.Call(d.Publishes(v))
+	v.fill()
+	return v
+}
+
+// Publishes is kubelet's call to publish a volume that is not staged.
+func (d *CSIDriver) Publishes(v *Volume) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := csi.NewNodeClient(conn).NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+			VolumeId: v.ID, TargetPath: v.MountPoint(), VolumeCapability: csidriver.Capability(),
+		})
+		return err
+	}
+}
+
 // Stages is kubelet's call to stage a volume.
 func (d *CSIDriver) Stages(v *Volume) func(context.Context, *grpc.ClientConn) error {
 	return func(ctx context.Context, conn *grpc.ClientConn) error {

@@ -27,6 +27,8 @@ type Volume struct {
 	Staging string
 	// PV is the name of its PersistentVolume, a directory name of kubelet's.
 	PV string
+	// Inline is true for one that its pod names, without a PersistentVolume.
+	Inline bool
 }
 
 // The UIDs of pods are those of this process: other tests, which may run at the same
@@ -174,9 +176,13 @@ func (v *Volume) PublishAgain() {
 func (v *Volume) writeVolData(dir string) {
 	v.Node.T.Helper()
 	Mkdir(v.Node.T, dir)
+	lifecycle := "Persistent"
+	if v.Inline {
+		lifecycle = "Ephemeral"
+	}
 	raw, err := json.Marshal(map[string]string{
 		"driverName": Driver, "volumeHandle": v.ID, "specVolID": v.PV, "nodeName": "node-1",
-		"attachmentID": "csi-" + hash(v.ID), "volumeLifecycleMode": "Persistent",
+		"attachmentID": "csi-" + hash(v.ID), "volumeLifecycleMode": lifecycle,
 	})
 	Must(v.Node.T, err)
 	Must(v.Node.T, os.WriteFile(filepath.Join(dir, "vol_data.json"), raw, 0o600))

@@ -33,6 +33,9 @@ type Mode struct {
 	Daemon []string `json:"daemon,omitempty"`
 	// Source is the source of its mounts; empty: the volume's ID.
 	Source string `json:"source,omitempty"`
+	// PublishOnly has it stage nothing, and mount at the target itself what NodeStageVolume
+	// mounts else, also when it is called once more (requiresRepublish).
+	PublishOnly bool `json:"publishOnly,omitempty"`
 	// NoAddons has it serve no CSI-Addons socket, as most drivers. It counts when the
 	// plugin starts.
 	NoAddons bool `json:"noAddons,omitempty"`

@@ -35,7 +35,11 @@ func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 
 func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	resp := new(csi.NodeGetCapabilitiesResponse)
-	for _, t := range []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH} {
+	offered := []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH}
+	if !n.driver.mode().PublishOnly {
+		offered = append(offered, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	}
+	for _, t := range offered {
 		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
 			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
 		})
@@ -174,8 +178,11 @@ func (n *node) NodePublishVolume(_ context.Context, req *csi.NodePublishVolumeRe
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := os.MkdirAll(at, 0o750); err != nil {
+	if err := os.MkdirAll(at, 0o750); err != nil && !errors.Is(err, unix.EEXIST) { // what is dead is there, too
 		return nil, failed("make the target", err)
+	}
+	if m := n.driver.mode(); m.PublishOnly {
+		return &csi.NodePublishVolumeResponse{}, n.stage(m, req.GetVolumeId(), at)
 	}
 	is, err := look(at)
 	switch {
