@@ -46,6 +46,8 @@ func dead() healer.Case {
 // fakeHost is a node with one staging path.
 type fakeHost struct {
 	daemons facts.FUSEDaemons
+	// missed is how many looks find no daemon.
+	missed int
 	// mounting is who is about to mount something, notTold why that is not known.
 	mounting []facts.FUSEDaemon
 	notTold  error
@@ -55,6 +57,9 @@ type fakeHost struct {
 }
 
 func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, error) {
+	if h.missed--; h.missed >= 0 {
+		return facts.FUSEDaemons{}, nil
+	}
 	return h.daemons, nil
 }
 
@@ -412,7 +417,7 @@ func TestRestageLooksAgain(t *testing.T) {
 		"a process": {Processes: []facts.FUSEDaemon{{PID: 7}}}, "untold": {Untold: true}, "cut": {Cut: true}, "unseen": {Unseen: 1},
 	} {
 		p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
-		h.daemons = d
+		h.daemons, h.missed = d, 1 // it took the connection over in the middle of the first
 		err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error { return nil })
 		if !errors.Is(err, healer.ErrRefused) || len(h.acts) > 0 {
 			t.Errorf("%s: it did %q and fails with %v", name, h.acts, err)

@@ -130,9 +130,11 @@ const (
 	daemonPause = 100 * time.Millisecond
 )
 
-// daemonGone fails unless no process has the connection of a dead mount open: it could
-// begin to serve, or hand it to another one.
+// daemonGone fails unless no process has the connection of a dead mount open, at two looks in a
+// row: it could begin to serve, or hand it to another one, which one look misses if it reads that
+// one before and the first one after.
 func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
+	clean := 0
 	for look := 1; ; look++ {
 		d, err := p.cfg.Host.FUSEDaemons(ctx, dev)
 		switch {
@@ -141,10 +143,14 @@ func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
 		case len(d.Processes) > 0:
 			return served(fmt.Sprintf("process %d still has the FUSE connection open", d.Processes[0].PID))
 		case !d.Untold && !d.Cut && d.Unseen == 0:
-			return nil
+			if clean++; clean == 2 {
+				return nil
+			}
+			continue
 		case d.Untold || look == daemonLooks:
 			return served("it cannot be told whether a process still has the FUSE connection open")
 		}
+		clean = 0
 		if pause(ctx, daemonPause); ctx.Err() != nil {
 			return ctx.Err()
 		}
