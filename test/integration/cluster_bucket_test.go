@@ -29,6 +29,8 @@ func TestBucketJobsAreRestricted(t *testing.T) {
 	var cron batchv1.CronJob
 	harness.Must(t, yaml.UnmarshalStrict([]byte(blocks[0][1]), &job))
 	harness.Must(t, yaml.UnmarshalStrict([]byte(blocks[1][1]), &cron))
+	cron.Spec.JobTemplate.Spec = *job.Spec.DeepCopy()
+	cron.Spec.JobTemplate.Spec.TTLSecondsAfterFinished = nil
 
 	api := cluster.Start(t)
 	namespace, err := api.Admin().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
