@@ -103,9 +103,10 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	v.failures, v.away, v.notBefore = 0, 0, at
 }
 
-// driverCameBack has the sick volumes of a driver healed at once. Whatever failed until now may have
-// failed because nobody listened at the driver's socket; and kubelet starts a driver that crashes again
-// and again ever more rarely, so it may not listen for long.
+// driverCameBack has the volumes of a driver checked, and the sick ones healed at once. A daemon that
+// ended with the driver before it was followed told nothing. Whatever failed until now may have failed
+// because nobody listened at the driver's socket; and kubelet starts a driver that crashes again and
+// again ever more rarely, so it may not listen for long.
 func (l *Loop) driverCameBack(driver string, now time.Time) {
 	for _, v := range l.known.all {
 		if v.key.driver == driver {
@@ -117,15 +118,18 @@ func (l *Loop) driverCameBack(driver string, now time.Time) {
 	}
 }
 
-// cameBack begins the backoff of a sick volume anew, because its driver listens again. A heal that runs
-// may have met no driver yet, so that is done when it ends. The volume is checked first: what is wrong
-// may be gone with the driver's return.
+// cameBack has the volume checked, and begins the backoff of a sick one anew, because its driver listens
+// again. A heal that runs may have met no driver yet, so that is done when it ends. The volume is checked
+// first: what is wrong may be gone with the driver's return.
 func (v *volume) cameBack(now time.Time) {
-	if v.driverBack = v.running; v.running || v.sick == nil {
+	if v.driverBack = v.running; v.running {
 		return
 	}
-	v.retried, v.due = time.Time{}, earlier(v.due, now.Add(changeDelay))
-	v.retry(0, now)
+	v.due = earlier(v.due, now.Add(changeDelay))
+	if v.sick != nil {
+		v.retried = time.Time{}
+		v.retry(0, now)
+	}
 }
 
 // backend is what several volumes depend on: a server, or a driver. While many of its volumes are sick

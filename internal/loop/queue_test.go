@@ -288,3 +288,23 @@ func TestDriverCameBack(t *testing.T) {
 		})
 	}
 }
+
+// A daemon that ends with its driver right after it was started tells nothing: it is not
+// followed yet.
+func TestDriverCameBackOfWhatNothingTold(t *testing.T) {
+	n := acting(1)
+	n.interval = time.Hour
+	run(t, n, func() {
+		time.Sleep(2 * time.Hour)
+		n.rested("v0")
+		n.do(func() { n.faults["v0"] = &fault{reason: healer.Disconnected} })
+		start := time.Now()
+		n.happens <- node.SuperblockEvent{Driver: driver}
+		time.Sleep(2 * time.Second)
+		n.do(func() {
+			if len(n.heals) == 0 || n.heals[len(n.heals)-1].at.Before(start) {
+				t.Errorf("the heals are %v", n.heals)
+			}
+		})
+	})
+}
