@@ -63,7 +63,7 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 	}
 	tell := func(reason, severity string) message {
 		m := message{reason: reason, severity: severity, text: line(words(r))}
-		if conditions := r.After.Conditions; len(conditions) > 0 {
+		if conditions := slices.Concat(r.After.Conditions, r.Before.Conditions); len(conditions) > 0 {
 			m.condition = conditions[0].Reason
 		}
 		return m

@@ -89,7 +89,7 @@ func TestEvents(t *testing.T) {
 
 	// What a person sees.
 	seen := m.api.Kubectl(t, "get", "events", "-n", m.namespace, "--field-selector=reason=VolumeHealed")
-	if strings.Count(seen, "VolumeHealed") != 2 || !strings.Contains(seen, "pod/"+v.pod.Name) || !strings.Contains(seen, "persistentvolumeclaim/"+v.claim.Name) {
+	if strings.Count(seen, " VolumeHealed ") != 2 || !strings.Contains(seen, "docs/conditions.md#NotMounted") || !strings.Contains(seen, "pod/"+v.pod.Name) || !strings.Contains(seen, "persistentvolumeclaim/"+v.claim.Name) {
 		t.Errorf("kubectl shows %s", seen)
 	}
 	described := m.api.Kubectl(t, "describe", "pod", "-n", m.namespace, v.pod.Name)
