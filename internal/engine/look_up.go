@@ -41,8 +41,10 @@ func (o *observation) lookUp(ctx context.Context) error {
 			switch {
 			case err != nil: // the diagnosis goes by the probe alone
 				klog.FromContext(ctx).Error(err, "Cannot have a name looked up", "driver", o.c.Driver)
-			case facts.Disconnected(now.Errno):
-				return errMoved // its daemon ended since it was probed
+			case facts.Disconnected(now.Errno) && o.topology:
+				// Its daemon ended since it was probed, or lives and says so itself of its
+				// storage: the next pass, which probes again, tells.
+				return errMoved
 			case now.Asked:
 				sb.Lookup = now
 				if now.NoSuchName() {

@@ -101,3 +101,17 @@ func TestLookUpRemembers(t *testing.T) {
 		t.Errorf("the answer is %+v, and before %t", l, c.LookedUp())
 	}
 }
+
+// TestLookUpOfADaemonThatSaysItIsDisconnected: a daemon that lives may give the errno of one
+// that has ended, for its storage.
+func TestLookUpOfADaemonThatSaysItIsDisconnected(t *testing.T) {
+	named := volume
+	named.Named = true
+	b := newFixture(t)
+	onFUSE(b)
+	b.lookup = facts.Lookup{Asked: true, Errno: syscall.ENOTCONN}
+	checked(b, named)
+	if l := b.last().Superblocks[served].Lookup; !l.Failed(false) {
+		t.Errorf("the answer is %+v", l)
+	}
+}

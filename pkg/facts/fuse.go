@@ -93,7 +93,7 @@ func (l Lookup) NoSuchName() bool { return l.Asked && !l.TimedOut && l.Errno == 
 // errno means anything.
 func (l Lookup) Failed(before bool) bool {
 	switch l.Errno {
-	case syscall.EIO, syscall.ETIMEDOUT:
+	case syscall.EIO, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.ECONNABORTED: // the latter also of a daemon that lives
 		return true
 	case syscall.EACCES, syscall.EPERM:
 		return before

@@ -17,6 +17,7 @@ func TestLookupFailed(t *testing.T) {
 		"no answer":     {Lookup{Asked: true, TimedOut: true}, true, true},
 		"EIO":           {answered(syscall.EIO), true, true},
 		"ETIMEDOUT":     {answered(syscall.ETIMEDOUT), true, true},
+		"ENOTCONN":      {answered(syscall.ENOTCONN), true, true},
 		"EACCES":        {answered(syscall.EACCES), false, true},
 		"EPERM":         {answered(syscall.EPERM), false, true},
 		"too long":      {answered(syscall.ENAMETOOLONG), false, false},
