@@ -66,8 +66,12 @@ func (o *observation) containers(ctx context.Context) error {
 	s.cut = slices.ContainsFunc(seen.Unverified, func(u facts.Unverified) bool { return u.Why == facts.WhyScanCut })
 	o.addUnverified(seen.Unverified, s)
 	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
-	defer o.noteScanned(s)
-	return o.addContainerMounts(ctx, s)
+	probes, err := o.addContainerMounts(ctx, s)
+	if err != nil {
+		return err
+	}
+	o.noteScanned(s, probes)
+	return nil
 }
 
 func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
@@ -117,14 +121,15 @@ func (o *observation) foreign(m facts.Mount, s containerScan) bool {
 	}
 }
 
-// addContainerMounts probes the containers' mounts and adds those of the volume.
-func (o *observation) addContainerMounts(ctx context.Context, s containerScan) error {
+// addContainerMounts probes the containers' mounts and adds those of the volume. It returns what the
+// probes gave.
+func (o *observation) addContainerMounts(ctx context.Context, s containerScan) ([]facts.ContainerProbe, error) {
 	if len(s.mounts) == 0 {
-		return nil
+		return nil, nil
 	}
 	probes, err := o.node.ProbeInContainers(ctx, s.mounts)
 	if err != nil {
-		return healer.Failed("inspect the containers that have the volume", err)
+		return nil, healer.Failed("inspect the containers that have the volume", err)
 	}
 	s.onHost, s.sharing = map[facts.Dev][]facts.Mount{}, map[string]bool{}
 	for _, m := range s.mounts {
@@ -133,7 +138,7 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) e
 		}
 	}
 	if o.moved {
-		return errMoved
+		return nil, errMoved
 	}
 	for _, pod := range s.pods {
 		s.sharing[pod] = o.hasSimilarVolume(pod, s.now)
@@ -141,7 +146,7 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) e
 	for i, m := range s.mounts {
 		o.addContainerMount(m, probes[i], s)
 	}
-	return nil
+	return probes, nil
 }
 
 // addContainerMount adds a mount point for a container's mount, if that is the volume's and dead,
@@ -204,10 +209,11 @@ func (o *observation) addUnprobed(m facts.ContainerMount, probe facts.ContainerP
 }
 
 // noteScanned remembers that no container was found with a previous superblock, so that no further
-// check has to walk over all processes.
-func (o *observation) noteScanned(s containerScan) {
+// check has to walk over all processes. It does not where one could not be asked.
+func (o *observation) noteScanned(s containerScan, probes []facts.ContainerProbe) {
+	unknown := s.cut || slices.ContainsFunc(probes, func(p facts.ContainerProbe) bool { return p.Err != "" && !p.Ended })
 	found := slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })
-	if !found && !s.cut && (!s.nfs || len(o.c.Unverified) == 0) {
+	if !found && !unknown && (!s.nfs || len(o.c.Unverified) == 0) {
 		o.engine.scanned.setContainers(o.volumeKey(), true)
 	}
 }

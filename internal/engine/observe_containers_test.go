@@ -183,11 +183,17 @@ func TestContainersThatCannotBeListed(t *testing.T) {
 	if b.heal(volume); len(b.walks) == 0 {
 		t.Error("never looked")
 	}
-	b.renew()
-	b.run("uid-a", previously)
+	b.engine.scanned = newScannedVolumes()
+	m := b.run("uid-a", facts.Dev{Minor: 70})
 	b.insideErr = errors.New("no worker")
 	if _, err := b.engine.Heal(context.Background(), volume); !errors.Is(err, b.insideErr) {
 		t.Errorf("got %v", err)
+	}
+	b.insideErr, b.inContainer[m.Path()] = nil, facts.ContainerProbe{Err: "no worker"}
+	b.heal(volume)
+	b.inContainer[m.Path()] = deadSight
+	if b.heal(volume); len(b.inContainers()) != 1 {
+		t.Errorf("after two scans that could ask nothing, found %+v", b.inContainers())
 	}
 }
 
