@@ -154,7 +154,7 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	a.server.Publish(report)
 	out := adminReport(report, !heals)
 	out.Pv, out.Claim, out.Pods = known.GetPv(), known.GetClaim(), known.GetPods()
-	if !heals {
+	if !heals && known != nil {
 		ctx, cancel := context.WithTimeout(ctx, statesTimeout)
 		defer cancel()
 		a.addStates(ctx, []*adminpb.Volume{known})
