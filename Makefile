@@ -120,6 +120,7 @@ unit: ## tests of the packages, commands, manifests and pages
 	$(TEST) -p 4 -timeout 10m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 	$(TEST) ./test/mutate
+	cd test/vendor && $(GO) test ./...
 
 .PHONY: integration
 integration: deps build ## tests on the real kernel (root)

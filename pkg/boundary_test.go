@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// Nobody outside of this module can name a type of internal/: a provider, a driver or a
-// program that is built on pkg/ could not use what mentions one.
-func TestNoExportedIdentifierMentionsAnInternalType(t *testing.T) {
+// exported returns the packages below pkg/ as who imports them sees them.
+func exported(t *testing.T) (all []*types.Package) {
+	t.Helper()
 	exports := map[string]string{}
 	var packages []string
 	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Standard,DepOnly", "./...")
@@ -46,10 +46,19 @@ func TestNoExportedIdentifierMentionsAnInternalType(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// Nobody outside of this module can name a type of internal/: a provider, a driver or a
+// program that is built on pkg/ could not use what mentions one.
+func TestNoExportedIdentifierMentionsAnInternalType(t *testing.T) {
+	for _, p := range exported(t) {
 		for _, name := range p.Scope().Names() {
 			if o := p.Scope().Lookup(name); o.Exported() {
 				if internal := mentions(o.Type(), p, map[types.Type]bool{}); internal != "" {
-					t.Errorf("%s.%s mentions %s", path, name, internal)
+					t.Errorf("%s.%s mentions %s", p.Path(), name, internal)
 				}
 			}
 		}
