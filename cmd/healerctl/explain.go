@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -8,15 +9,18 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/docs"
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
 
-// newExplain returns the command that asks no server: what it prints is in the pages
-// docs/conditions.md and docs/controller.md of its own version.
-func newExplain() *cobra.Command {
+// newExplain returns the command that prints what is in the pages docs/conditions.md and
+// docs/controller.md of its own version, and asks the node's server for what is not: a
+// vendor's providers say it.
+func newExplain(dial dialer) *cobra.Command {
 	page := docs.Conditions + "\n" + docs.Controller
 	return &cobra.Command{
 		Use:   "explain REASON",
@@ -33,8 +37,7 @@ func newExplain() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows := rowsOf(page, args[0])
 			if len(rows) == 0 {
-				return fmt.Errorf("%s is no condition, step or event%s; they are: %s",
-					printable.Name(args[0]), meant(args[0], names(page)), strings.Join(names(page), ", "))
+				return explainOther(cmd, dial, args[0], names(page))
 			}
 			for _, row := range rows {
 				row.print(cmd.OutOrStdout())
@@ -57,6 +60,37 @@ func meant(typed string, names []string) string {
 		return " (did you mean " + strings.Join(near, " or ") + "?)"
 	}
 	return ""
+}
+
+// explainOther prints what the node's server says of a condition; known are the names that
+// need no server. An older server, or none, has nothing to add.
+func explainOther(cmd *cobra.Command, dial dialer, name string, known []string) error {
+	found := false
+	err := dial(func(client adminpb.AdminClient) error {
+		said, err := client.Explain(cmd.Context(), &adminpb.ExplainRequest{})
+		for _, c := range said.GetConditions() {
+			known = append(known, c.GetReason())
+			if strings.EqualFold(c.GetReason(), name) {
+				found = true
+				entry{
+					[]string{"reason", "status", "message", "advice"},
+					[]string{c.GetReason(), c.GetStatus(), c.GetMessage(), c.GetAdvice()},
+				}.print(cmd.OutOrStdout())
+			}
+		}
+		return err
+	})
+	if found {
+		return nil
+	}
+	asked := ""
+	if call := (callError{}); errors.As(err, &call) {
+		err = call.error
+	}
+	if err != nil {
+		asked = " (the node's server was not asked for others: " + printable.Line(status.Convert(err).Message(), maxCellBytes) + ")"
+	}
+	return fmt.Errorf("%s is no condition, step or event%s; they are: %s%s", printable.Name(name), meant(name, known), strings.Join(known, ", "), asked)
 }
 
 // entry is one row of a table in Markdown, with the names of its columns.

@@ -131,7 +131,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		none := func(func(adminpb.AdminClient) error) error {
 			return errors.New("name a claim: pvc/NAME; volume IDs are for healerctl on a node")
 		}
-		add(root, newList(nil), newCheck(none), newHeal(none), newWhy(nil), newExplain())
+		add(root, newList(nil), newCheck(none), newHeal(none), newWhy(nil), newExplain(none))
 		return root
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
@@ -149,7 +149,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		return err
 	}
-	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newExplain())
+	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newExplain(dial))
 	return root
 }
 

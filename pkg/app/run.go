@@ -46,7 +46,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	counted := counts.Counting(engine)
 	var loop *loop.Loop // made with the server, and before it serves
 	states := func(ctx context.Context) healer.LoopState { return loop.States(ctx) }
-	server, err := parts.NewServer(counted, cluster, states)
+	server, err := parts.NewServer(counted, cluster, states) //nolint:contextcheck // a stream has its own
 	if err != nil {
 		return err
 	}
@@ -54,11 +54,11 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	served, err := listen(cfg, server)
+	served, err := listen(cfg, server) //nolint:contextcheck // bind(2) does not wait
 	if err != nil {
 		return err
 	}
-	unserve, err := serveMetrics(cfg, counts, server)
+	unserve, err := serveMetrics(cfg, counts, server) //nolint:contextcheck // as above
 	if err != nil {
 		return err
 	}

@@ -96,6 +96,11 @@ func TestVendorsDriverHeals(t *testing.T) {
 		}
 	}
 
+	said, err := exec.CommandContext(t.Context(), program, "explain", "hellosessionlost", "--endpoint=unix://"+d.Socket()).CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "advice: see hello's log") {
+		t.Errorf("healerctl explain: %v\n%s", err, said)
+	}
+
 	others := n.NewVolume("tmpfs", "of another driver")
 	for _, dir := range []string{filepath.Dir(others.Staging), filepath.Dir(others.MountPoint())} {
 		raw, err := os.ReadFile(filepath.Join(dir, "vol_data.json"))
