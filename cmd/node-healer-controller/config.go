@@ -29,6 +29,7 @@ type config struct {
 	kubeletRoot                     string
 	gatewayNamespace, gatewayServer string
 	gatewayCA, gatewayName          string
+	configMap                       string
 	maxCalls, maxCallsPerNode       int
 	verbosity                       int
 	version                         bool
@@ -54,6 +55,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.gatewayServer, "gateway-server", registration.ServerName, "`name` that the gateways register: node-healer's --name, or their --register-as")
 	f.StringVar(&c.gatewayCA, "gateway-ca", "", "PEM `file` with the authorities that sign the gateways' certificates, read at each call; empty: the certificate in each gateway's registration")
 	f.StringVar(&c.gatewayName, "gateway-name", registration.HostName, "with --gateway-ca: `name` that the certificates have to be for")
+	f.StringVar(&c.configMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
 	f.IntVar(&c.maxCalls, "max-calls", 32, "how many `calls` may run at once")
 	f.IntVar(&c.maxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
 	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7")
@@ -85,6 +87,7 @@ func (c *config) check() error {
 		{"--gateway-namespace", c.gatewayNamespace},
 		{"--gateway-server", c.gatewayServer},
 		{"--gateway-name", c.gatewayName},
+		{"--config-map", c.configMap},
 	} {
 		if f.value == "" {
 			bad("%s: is required", f.flag)

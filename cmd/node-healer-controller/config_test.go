@@ -13,7 +13,7 @@ func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, required, config{
 		podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u", serviceAccount: "node-healer-controller", healthAddress: ":9081", leaderElect: true, kubeletRoot: "/var/lib/kubelet",
 		leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second, retryPeriod: 2 * time.Second,
-		gatewayNamespace: "csi-addons-node-healer", gatewayServer: "node-healer.csi-addons.io", gatewayName: "node-healer-gateway",
+		gatewayNamespace: "csi-addons-node-healer", gatewayServer: "node-healer.csi-addons.io", gatewayName: "node-healer-gateway", configMap: "node-healer",
 		maxCalls: 32, maxCallsPerNode: 4,
 	})
 }
@@ -21,10 +21,10 @@ func TestDefaults(t *testing.T) {
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--service-account=sa --kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
 		--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s
-		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --max-calls=5 --max-calls-per-node=6 -v=7`, config{
+		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --config-map=cm --max-calls=5 --max-calls-per-node=6 -v=7`, config{
 		kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", serviceAccount: "sa", metricsAddress: ":1", healthAddress: ":2", kubeletRoot: "/k",
 		leaseDuration: 3 * time.Second, renewDeadline: 2 * time.Second, retryPeriod: time.Second,
-		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn",
+		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn", configMap: "cm",
 		maxCalls: 5, maxCallsPerNode: 6, verbosity: 7,
 	})
 }
@@ -38,6 +38,7 @@ func TestRules(t *testing.T) {
 		{"--gateway-namespace=", "--gateway-namespace"},
 		{"--gateway-server=", "--gateway-server"},
 		{"--gateway-name=", "--gateway-name"},
+		{"--config-map=", "--config-map"},
 		{"--kubelet-root=k", "--kubelet-root"},
 		{"--leader-elect-lease-duration=10s", "--leader-elect-lease-duration"},
 		{"--leader-elect-retry-period=9s", "--leader-elect-retry-period"},

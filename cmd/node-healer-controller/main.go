@@ -64,7 +64,7 @@ func run(ctx context.Context, cfg config) error {
 	reconciler, err := controller.New(controller.Config{
 		Reader: manager.GetAPIReader(), Writer: manager.GetClient(),
 		Events: manager.GetEventRecorder(controller.Name), Metrics: metrics.Registry,
-		KubeletRoot: cfg.kubeletRoot, MaxCalls: cfg.maxCalls, MaxCallsPerNode: cfg.maxCallsPerNode,
+		KubeletRoot: cfg.kubeletRoot, ConfigMap: cfg.configMap, MaxCalls: cfg.maxCalls, MaxCallsPerNode: cfg.maxCallsPerNode,
 		Gateways: controller.Gateways{
 			Namespace: cfg.gatewayNamespace, Server: cfg.gatewayServer,
 			Trust: controller.Trust{CAFile: cfg.gatewayCA, ServerName: cfg.gatewayName},

@@ -89,6 +89,18 @@ func TestNothingIsMounted(t *testing.T) {
 	}
 }
 
+// TestTaintsAreOurs compares the policy with the account.
+func TestTaintsAreOurs(t *testing.T) {
+	policy, err := os.ReadFile("admission.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := `== "system:serviceaccount:` + deployment(t).Namespace + ":" + deployment(t).Spec.Template.Spec.ServiceAccountName + `"`
+	if n := strings.Count(string(policy), account); n != 2 {
+		t.Errorf("%d policies are for the account, want 2", n)
+	}
+}
+
 // TestTokensAreForGatewaysOnly compares the policy with the account, and with what the
 // controller asks for.
 func TestTokensAreForGatewaysOnly(t *testing.T) {
@@ -147,7 +159,8 @@ func TestLabelsAreSelected(t *testing.T) {
 }
 
 // TestRights limits the roles to what the controller needs: it reads no secrets, writes to
-// nothing but jobs, events and its lease, and makes tokens of its own account only.
+// nothing but jobs, events, its lease and, for evictions, their ledger and taints, evicts
+// pods, and makes tokens of its own account only.
 func TestRights(t *testing.T) {
 	var all []string
 	for _, role := range read[struct {
@@ -164,6 +177,13 @@ func TestRights(t *testing.T) {
 		"ClusterRole patch volumehealjobs/status",
 		"ClusterRole get persistentvolumeclaims,persistentvolumes,nodes",
 		"ClusterRole list pods",
+		"ClusterRole list persistentvolumeclaims,persistentvolumes,nodes",
+		"ClusterRole get namespaces",
+		"ClusterRole get storageclasses,csidrivers",
+		"ClusterRole get daemonsets",
+		"ClusterRole list networkfences",
+		"ClusterRole create pods/eviction",
+		"ClusterRole patch nodes",
 		"ClusterRole create,patch events",
 		"ClusterRole create tokenreviews",
 		"ClusterRole create subjectaccessreviews",
@@ -173,6 +193,9 @@ func TestRights(t *testing.T) {
 		"Role create leases",
 		"Role get,update leases node-healer-controller",
 		"Role create,patch events",
+		"Role get configmaps node-healer,node-healer-evictions",
+		"Role update configmaps node-healer-evictions",
+		"Role create configmaps",
 	}
 	if !slices.Equal(all, want) {
 		t.Errorf("got %q", all)

@@ -43,9 +43,9 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ask := heal
-	if mode == v1alpha1.ModeCheck {
-		ask = check
+	ask := check
+	if mode == v1alpha1.ModeHeal {
+		ask = heal
 	}
 	o, err := ask(ctx, conn, req)
 	if err != nil {
@@ -69,13 +69,16 @@ func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Nod
 	if len(entries) == 0 {
 		return answered(false, "healthy", false), err
 	}
-	said := make([]string, 0, len(entries))
+	said, found := make([]string, 0, len(entries)), make([]finding, 0, len(entries))
 	verdict := "not judged: "
 	for _, entry := range entries {
 		said = append(said, entry.GetReason()+": "+entry.GetMessage())
+		found = append(found, finding{entry.GetReason(), entry.GetMessage()})
 		if entry.GetReason() != reasonUnjudged {
 			verdict = "abnormal: "
 		}
 	}
-	return answered(true, verdict+strings.Join(said, "; "), false), err
+	o := answered(true, verdict+strings.Join(said, "; "), false)
+	o.found = found
+	return o, err
 }

@@ -33,6 +33,8 @@ type Config struct {
 	// KubeletRoot is kubelet's root directory on the nodes.
 	KubeletRoot string
 	Gateways    Gateways
+	// ConfigMap has the cluster's settings, in the namespace of the gateways.
+	ConfigMap string
 	// MaxCalls bounds the calls at one time, MaxCallsPerNode those to one node.
 	MaxCalls, MaxCallsPerNode int
 }
@@ -50,6 +52,9 @@ func (c Config) check() error {
 		if f.missing {
 			return fmt.Errorf("controller: Config.%s is required", f.name)
 		}
+	}
+	if c.ConfigMap == "" {
+		return errors.New("controller: the name of the ConfigMap with the settings is required")
 	}
 	if !path.IsAbs(c.KubeletRoot) {
 		return fmt.Errorf("controller: kubelet's root %q is not an absolute path", c.KubeletRoot)
@@ -79,6 +84,9 @@ func New(cfg Config) (*Reconciler, error) {
 // SetUp has a manager run the reconciler. Changes of a job's status do not wake it: it
 // has made them itself.
 func (r *Reconciler) SetUp(manager ctrl.Manager) error {
+	if err := manager.Add(sweeper{r}); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(manager).
 		Named(Name).
 		For(&v1alpha1.VolumeHealJob{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).

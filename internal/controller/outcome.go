@@ -25,7 +25,12 @@ type outcome struct {
 	class api.Class
 	// after is the shortest time before another try that the server asks for.
 	after time.Duration
+	// found is what a check found, each reason once.
+	found []finding
 }
+
+// finding is one condition of a volume, as its node tells it.
+type finding struct{ reason, message string }
 
 // answered is the outcome of a call that the node answered. Where a heal was asked for,
 // an abnormal volume is a reason to try again.

@@ -19,6 +19,15 @@ const (
 	ReasonTooManyNodes  = "TooManyNodes"
 	ReasonDeadline      = "RetryDeadlineExceeded"
 
+	// Evictions.
+	ReasonEvictionWaits   = "EvictionWaits"
+	ReasonEvictionRefused = "EvictionRefused"
+	ReasonWouldEvict      = "WouldEvict"
+	ReasonEvicting        = "Evicting"
+	ReasonUnstaging       = "Unstaging"
+	ReasonUnstaged        = "Unstaged"
+	ReasonEvictionGaveUp  = "EvictionGaveUp"
+
 	// The way to the node.
 	ReasonNodeNotReady         = "NodeNotReady"
 	ReasonGatewayNotRegistered = "GatewayNotRegistered"

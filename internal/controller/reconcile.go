@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -71,6 +72,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	p := &pass{Reconciler: r, job: job, saved: job.DeepCopy()}
 	result, err := p.run(ctx)
 	if end := (*ending)(nil); errors.As(err, &end) {
+		// Whatever ends the job, its taint does not stay.
+		if err := p.cleanUp(ctx); err != nil {
+			return ctrl.Result{}, err
+		}
 		return p.end(ctx, end)
 	}
 	return result, err
@@ -102,6 +107,8 @@ type pass struct {
 	saved *v1alpha1.VolumeHealJob
 	// volume is known once the claim was read.
 	volume volume
+	// until is when the new pods of an eviction have to be healthy; zero: there was none.
+	until time.Time
 }
 
 // run returns when to come back; an *ending ends the job.
@@ -111,9 +118,17 @@ func (p *pass) run(ctx context.Context) (ctrl.Result, error) {
 	if p.volume, err = p.readVolume(ctx, p.job.Namespace, p.job.Spec.Target.PersistentVolumeClaim); err != nil {
 		return ctrl.Result{}, err
 	}
+	if p.job.Spec.Mode == v1alpha1.ModeEvict {
+		if done, result, err := p.evict(ctx); !done {
+			return result, err
+		}
+	}
 	now, err := p.readUsage(ctx, p.volume.claim)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if !p.until.IsZero() && len(now.running) == 0 {
+		return p.awaitPod(ctx) // the new one
 	}
 	waits, err := follow(&p.job.Status, now)
 	if err != nil {
@@ -164,6 +179,9 @@ func (p *pass) try(ctx context.Context, node *v1alpha1.NodeStatus, pods []types.
 func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst outcome) {
 	for i, pod := range pods {
 		o := p.nodes.call(ctx, node, p.job.Spec.Mode, p.volume.request(p.cfg.KubeletRoot, pod), p.timeout())
+		if p.job.Spec.Mode == v1alpha1.ModeEvict && ptr.Deref(o.abnormal, false) {
+			o.class = changing // a new stage should have helped
+		}
 		if i == 0 || o.worse(worst) {
 			worst = o
 		}

@@ -42,6 +42,9 @@ func (p *pass) timeout() time.Duration {
 
 // deadline is when the last try may begin.
 func (p *pass) deadline() time.Time {
+	if !p.until.IsZero() {
+		return p.until
+	}
 	return p.job.Status.StartTime.Add(time.Duration(ptr.Deref(p.job.Spec.RetryDeadlineSeconds, defaultRetryDeadline)) * time.Second)
 }
 

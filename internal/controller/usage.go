@@ -26,22 +26,28 @@ type usage struct {
 
 func (r *Reconciler) readUsage(ctx context.Context, claim *corev1.PersistentVolumeClaim) (usage, error) {
 	u := usage{running: map[string][]types.UID{}}
-	page := client.ListOptions{Namespace: claim.Namespace, Limit: podsPerPage, FieldSelector: notEnded}
-	for more := true; more; {
-		var err error
-		if more, err = r.addPage(ctx, &u, claim, &page); err != nil {
-			return u, err
-		}
-	}
+	err := r.eachPod(ctx, client.ListOptions{Namespace: claim.Namespace, FieldSelector: notEnded}, func(pod *corev1.Pod) { u.add(pod, claim) })
 	for _, uids := range u.running {
 		slices.Sort(uids)
 	}
-	return u, nil
+	return u, err
 }
 
-// addPage reads one page, while no other job reads one, and reports whether there is more.
+// eachPod lists pods page by page.
+func (r *Reconciler) eachPod(ctx context.Context, page client.ListOptions, visit func(*corev1.Pod)) error {
+	page.Limit = podsPerPage
+	for more := true; more; {
+		var err error
+		if more, err = r.nextPage(ctx, &page, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextPage reads one page, while no other job reads one, and reports whether there is more.
 // Jobs take turns, so that a namespace with many pods does not keep those of others waiting.
-func (r *Reconciler) addPage(ctx context.Context, u *usage, claim *corev1.PersistentVolumeClaim, page *client.ListOptions) (more bool, err error) {
+func (r *Reconciler) nextPage(ctx context.Context, page *client.ListOptions, visit func(*corev1.Pod)) (more bool, err error) {
 	if err := r.pages.Acquire(ctx, 1); err != nil {
 		return false, err
 	}
@@ -55,7 +61,7 @@ func (r *Reconciler) addPage(ctx context.Context, u *usage, claim *corev1.Persis
 		return false, err
 	}
 	for i := range pods.Items {
-		u.add(&pods.Items[i], claim)
+		visit(&pods.Items[i])
 	}
 	page.Continue, page.Limit = pods.Continue, min(podsPerPage, 2*page.Limit)
 	return page.Continue != "", nil

@@ -64,7 +64,7 @@ func (w *world) restart() {
 	w.t.Helper()
 	r, err := New(Config{
 		Reader: notEndedPods(w.api), Writer: w.api, Events: w.events, Metrics: prometheus.NewRegistry(),
-		KubeletRoot: "/var/lib/kubelet", MaxCalls: 8, MaxCallsPerNode: 1,
+		KubeletRoot: "/var/lib/kubelet", ConfigMap: "settings", MaxCalls: 8, MaxCallsPerNode: 1,
 		Gateways: Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity},
 	})
 	must(w.t, err)
@@ -82,7 +82,9 @@ func notEndedPods(api client.Client) client.Client {
 			all.FieldSelector = nil
 			err := api.List(ctx, list, &all)
 			if pods, is := list.(*corev1.PodList); is && by != nil {
-				pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !by.Matches(fields.Set{"status.phase": string(p.Status.Phase)}) })
+				pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+					return !by.Matches(fields.Set{"status.phase": string(p.Status.Phase), "spec.nodeName": p.Spec.NodeName})
+				})
 			}
 			return err
 		},

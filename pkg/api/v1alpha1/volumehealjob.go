@@ -6,7 +6,7 @@ import (
 
 // Mode says what a job may do.
 //
-// +kubebuilder:validation:Enum=Check;Heal
+// +kubebuilder:validation:Enum=Check;Heal;Evict
 type Mode string
 
 // The modes of a job.
@@ -15,6 +15,9 @@ const (
 	ModeCheck Mode = "Check"
 	// ModeHeal also heals where that is safe.
 	ModeHeal Mode = "Heal"
+	// ModeEvict evicts the pods of the node that use the volume, so that its driver stages
+	// it anew, where the cluster's settings allow it.
+	ModeEvict Mode = "Evict"
 )
 
 // Result says how a job ended.
@@ -53,11 +56,18 @@ type VolumeHealJobSpec struct {
 	// Target names the volume.
 	Target TargetSpec `json:"target"`
 
-	// Mode: Check changes nothing; Heal also heals where that is safe.
+	// Mode: Check changes nothing; Heal also heals where that is safe; Evict evicts the
+	// pods that use the volume, where only a new stage helps and the cluster's settings
+	// allow it.
 	//
 	// +kubebuilder:default=Heal
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
+
+	// DryRun has a job in mode Evict only say which pods would be evicted, or why not.
+	//
+	// +optional
+	DryRun bool `json:"dryRun,omitempty"`
 
 	// BackoffLimit is how many times a node is tried again.
 	//
@@ -191,6 +201,11 @@ type VolumeHealJobStatus struct {
 	// +kubebuilder:validation:MaxItems=1000
 	// +optional
 	Nodes []NodeStatus `json:"nodes,omitempty"`
+
+	// SickSince is when a job in mode Evict first saw what it may evict pods for.
+	//
+	// +optional
+	SickSince *metav1.Time `json:"sickSince,omitempty"`
 }
 
 // VolumeHealJob has the volume of a claim checked or healed, on all nodes where
@@ -213,6 +228,7 @@ type VolumeHealJob struct {
 	// Spec cannot be changed: create another job.
 	//
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the spec cannot be changed: create another job"
+	// +kubebuilder:validation:XValidation:rule="!has(self.dryRun) || !self.dryRun || self.mode == 'Evict'",message="dryRun is for mode Evict only"
 	Spec VolumeHealJobSpec `json:"spec"`
 
 	// +optional

@@ -78,6 +78,14 @@ func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeReques
 	if err := n.driver.keep(keptStage, req); err != nil {
 		return nil, failed("keep the request", err)
 	}
+	if n.driver.onDisk(req.GetVolumeId()) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if err := n.driver.stageDisk(req.GetVolumeId(), at); err != nil {
+			return nil, failed("stage the disk", err)
+		}
+		return &csi.NodeStageVolumeResponse{}, nil
+	}
 	if m.MountsAfter > 0 { // such a driver has no lock
 		if err := n.driver.startDaemon(m, req.GetVolumeId(), at); err != nil {
 			return nil, failed("start the daemon", err)
@@ -183,6 +191,12 @@ func (n *node) NodePublishVolume(_ context.Context, req *csi.NodePublishVolumeRe
 	}
 	if m := n.driver.mode(); m.PublishOnly {
 		return &csi.NodePublishVolumeResponse{}, n.stage(m, req.GetVolumeId(), at)
+	}
+	if n.driver.onDisk(req.GetVolumeId()) {
+		if err := publishDisk(req.GetStagingTargetPath(), at, req.GetReadonly()); err != nil {
+			return nil, failed("publish the disk", err)
+		}
+		return &csi.NodePublishVolumeResponse{}, nil
 	}
 	is, err := look(at)
 	switch {

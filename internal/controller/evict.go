@@ -1,0 +1,328 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/api"
+)
+
+const (
+	// evictDelay is how long an eviction waits before it looks again, on average.
+	evictDelay = 2 * time.Second
+	// evictCheckTimeout bounds a node's checks: no taint stands longer for one that hangs.
+	evictCheckTimeout = 30 * time.Second
+	// newPodPatience is how long the pods that come after an eviction may take to run.
+	newPodPatience = 5 * time.Minute
+)
+
+// evict takes a job in mode Evict one step further, until the node has unstaged the volume:
+// then it returns true, and what is left is to check the volume in the pods that come.
+//
+// Each step begins from what the API has: the job's entry in the ledger, the taint, and the
+// pods. So a controller that ends anywhere is followed by one that goes on, or gives up and
+// removes the taint (docs/eviction.md).
+func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err error) {
+	all, _, err := p.readLedger(ctx)
+	if err != nil {
+		return false, ctrl.Result{}, err
+	}
+	i := slices.IndexFunc(all, func(e ledgerEntry) bool { return e.JobUID == p.job.UID })
+	switch {
+	case i < 0:
+		result, err = p.consider(ctx, all)
+	case all[i].open() && all[i].Outcome != "":
+		result, err = atOnce, p.clean(ctx, all[i])
+	case all[i].open():
+		result, err = p.goOn(ctx, all[i])
+	case all[i].Outcome == unstaged:
+		p.until = time.Unix(all[i].End, 0).Add(newPodPatience)
+		return true, ctrl.Result{}, nil
+	default: // without an outcome the sweeper closed it
+		err = &ending{reason: ReasonEvictionGaveUp, message: cmp.Or(all[i].Outcome, "the eviction took too long")}
+	}
+	return false, result, err
+}
+
+// atOnce has the next step begin at once, from what the API has then.
+var atOnce = ctrl.Result{RequeueAfter: time.Millisecond}
+
+// consider decides whether to begin, and writes down that it has begun: no node is tainted
+// and no pod evicted before.
+func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
+	refused := func(why string) (ctrl.Result, error) {
+		return ctrl.Result{}, &ending{reason: ReasonEvictionRefused, message: why}
+	}
+	pods, err := p.podsOf(ctx, p.volume.claim)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	i := slices.IndexFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName != "" })
+	if i < 0 {
+		return ctrl.Result{}, &ending{reason: ReasonNotInUse, message: "no pod on a node uses the claim", succeeded: true}
+	}
+	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }) {
+		return p.awaitPod(ctx)
+	}
+	settings, err := p.readSettings(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	allowed, why := parseSettings(settings)
+	if why != "" {
+		return refused(why)
+	}
+	now := time.Now()
+	next := ledgerEntry{
+		Namespace: p.job.Namespace, Job: p.job.Name, JobUID: p.job.UID, Claim: p.volume.claim.Name, ClaimUID: p.volume.claim.UID,
+		Driver: p.volume.pv.Spec.CSI.Driver, Node: pods[i].Spec.NodeName, Start: now.Unix(),
+	}
+	if why := all.spent(next, *allowed.PerHour, now); why != "" {
+		return refused(why)
+	}
+	if busy := all.busy(next, *allowed.Max); busy != "" {
+		return p.awaitTurn(ctx, busy)
+	}
+	e, err := p.readEvidence(ctx, next.Node, pods)
+	switch {
+	case err != nil:
+		return ctrl.Result{}, err
+	case e.asked.abnormal == nil && e.asked.class.Tier == api.Terminal:
+		return ctrl.Result{}, &ending{reason: e.asked.reason, message: fmt.Sprintf("node %s: %s", next.Node, e.asked.message)}
+	case e.asked.abnormal == nil:
+		return p.awaitTurn(ctx, fmt.Sprintf("node %s did not answer: %s", next.Node, e.asked.message))
+	case !*e.asked.abnormal:
+		return ctrl.Result{}, &ending{reason: ReasonHealthy, message: fmt.Sprintf("node %s: %s", next.Node, e.asked.message), succeeded: true}
+	}
+	if why := e.refused(); why != "" {
+		return refused(why)
+	}
+	// The node has to say that it has the volume staged, or its word that it has not would
+	// later mean nothing.
+	if staged, known, why := p.staged(ctx, next.Node); !known || !staged {
+		return refused(fmt.Sprintf("node %s does not say that it has the volume staged: %s", next.Node, why))
+	}
+	if why := p.tryEvictions(ctx, e.here()); why != "" {
+		return refused(why)
+	}
+	message := fmt.Sprintf("evict %s of node %s: %s", podNames(e.here()), next.Node, e.asked.message)
+	if p.job.Spec.DryRun {
+		return ctrl.Result{}, &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
+	}
+	if p.job.Status.SickSince == nil {
+		p.job.Status.SickSince = ptr.To(metav1.NewTime(now))
+	}
+	if left := allowed.After.Duration - now.Sub(p.job.Status.SickSince.Time); left > 0 {
+		p.progress(ReasonEvictionWaits, fmt.Sprintf("once the volume was sick for %v, pods are evicted: %s", allowed.After.Duration, e.asked.message))
+		return ctrl.Result{RequeueAfter: min(left, evictCheckTimeout)}, p.save(ctx)
+	}
+	for _, pod := range e.here() {
+		next.Pods = append(next.Pods, pod.UID)
+	}
+	busy := ""
+	err = p.changeLedger(ctx, func(l ledger) ledger {
+		if busy = l.busy(next, *allowed.Max); busy == "" {
+			l = append(l, next)
+		}
+		return l
+	})
+	switch {
+	case err != nil:
+		return ctrl.Result{}, err
+	case busy != "":
+		return p.awaitTurn(ctx, busy)
+	}
+	p.tellAct(next, corev1.EventTypeWarning, ReasonEvicting, fmt.Sprintf("%s. No new pod is scheduled to the node until the volume is unstaged, for %v at most (taint %s%s)",
+		message, evictDeadline, taintPrefix, next.ClaimUID))
+	return atOnce, p.save(ctx)
+}
+
+// awaitTurn comes back while the job may still begin.
+func (p *pass) awaitTurn(ctx context.Context, why string) (ctrl.Result, error) {
+	if p.job.Spec.DryRun || time.Now().After(p.deadline()) {
+		return ctrl.Result{}, &ending{reason: ReasonEvictionRefused, message: why}
+	}
+	return p.wait(ctx, ReasonEvictionWaits, why)
+}
+
+func (p *pass) wait(ctx context.Context, reason, why string) (ctrl.Result, error) {
+	p.progress(reason, why)
+	return later(evictDelay), p.save(ctx)
+}
+
+// goOn continues what has begun. The taint stands before the first pod is evicted: kubelet
+// would publish the volume to the new pod before it unpublished it from the old one, and
+// the new pod would have the dead superblock.
+func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error) {
+	if entry.late() {
+		return p.settle(ctx, entry, fmt.Sprintf("the volume was not unstaged within %v", evictDeadline))
+	}
+	node := &corev1.Node{}
+	switch err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: entry.Node}, node); {
+	case apierrors.IsNotFound(err):
+		return p.settle(ctx, entry, "the node is gone")
+	case err != nil:
+		return ctrl.Result{}, err
+	}
+	pods, err := p.podsOf(ctx, p.volume.claim)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	todo, ending, arrived := progressOf(entry, pods)
+	begun, tainted := len(todo) < len(entry.Pods), slices.Contains(node.Spec.Taints, taintOf(entry.ClaimUID, entry.Start))
+	switch {
+	case begun && !tainted:
+		return p.settle(ctx, entry, "pods have ended, and the node does not have the taint any more")
+	case arrived != "":
+		return p.settle(ctx, entry, "pod "+arrived+" came to the node meanwhile and uses the volume")
+	case len(todo) == 0 && ending > 0:
+		return p.wait(ctx, ReasonUnstaging, fmt.Sprintf("%d evicted pods of node %s have not ended", ending, entry.Node))
+	case len(todo) == 0:
+		return p.finish(ctx, entry, node)
+	case begun: // new pods may already be on other nodes
+		pods = todo
+	}
+	// Right before each act.
+	e, err := p.readEvidence(ctx, entry.Node, pods)
+	switch {
+	case err != nil:
+		return ctrl.Result{}, err
+	case e.asked.abnormal == nil:
+		return p.wait(ctx, ReasonEvicting, fmt.Sprintf("node %s did not answer: %s", entry.Node, e.asked.message))
+	}
+	if why := e.refused(); why != "" {
+		return p.settle(ctx, entry, why)
+	}
+	if !tainted {
+		err := p.writeTaints(ctx, node, append(slices.Clone(node.Spec.Taints), taintOf(entry.ClaimUID, entry.Start)))
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+			return p.settle(ctx, entry, fmt.Sprintf("taint node %s: %v", entry.Node, err))
+		}
+		return atOnce, err
+	}
+	if !begun { // pods may have come, or budgets changed, before the taint stood
+		if why := p.tryEvictions(ctx, todo); why != "" {
+			return p.settle(ctx, entry, why)
+		}
+	}
+	err = p.eviction(ctx, &todo[0])
+	switch why := fmt.Sprintf("evict pod %s: %v", todo[0].Name, err); {
+	case err != nil && !apierrors.IsNotFound(err) && !begun: // nothing has happened yet
+		return p.settle(ctx, entry, why)
+	case err != nil && !apierrors.IsNotFound(err):
+		return p.wait(ctx, ReasonEvicting, why)
+	}
+	p.tell(&todo[0], p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted, so that node "+entry.Node+" stages volume "+p.volume.pv.Name+" anew")
+	p.progress(ReasonEvicting, "evicted pod "+todo[0].Name+" of node "+entry.Node)
+	return atOnce, p.save(ctx)
+}
+
+// progressOf compares the pods of an entry with those that use the volume now: todo are
+// still to be evicted, ending is how many end on the node, and arrived is one that was not
+// there at the start, which keeps the volume staged.
+func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending int, arrived string) {
+	for _, pod := range pods {
+		switch {
+		case pod.Spec.NodeName != entry.Node:
+		case !slices.Contains(entry.Pods, pod.UID):
+			return nil, 0, pod.Name
+		case pod.DeletionTimestamp != nil:
+			ending++
+		default:
+			todo = append(todo, pod)
+		}
+	}
+	return todo, ending, ""
+}
+
+// tryEvictions asks whether each pod may be evicted, without evicting it.
+func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) (why string) {
+	for i := range pods {
+		if err := p.eviction(ctx, &pods[i], metav1.DryRunAll); err != nil {
+			return fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err)
+		}
+	}
+	return ""
+}
+
+// eviction has the API evict a pod, as its PodDisruptionBudgets allow. Another pod of that
+// name is not evicted.
+func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+	return p.cfg.Writer.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+	})
+}
+
+// finish ends the eviction once the node has unstaged the volume.
+func (p *pass) finish(ctx context.Context, entry ledgerEntry, node *corev1.Node) (ctrl.Result, error) {
+	inUse, err := p.inUse(ctx, node)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if inUse {
+		return p.wait(ctx, ReasonUnstaging, fmt.Sprintf("kubelet of node %s has the volume in use", node.Name))
+	}
+	if staged, known, why := p.staged(ctx, node.Name); staged || !known {
+		return p.wait(ctx, ReasonUnstaging, fmt.Sprintf("node %s has the volume staged, or does not answer: %s", node.Name, why))
+	}
+	return p.settle(ctx, entry, unstaged)
+}
+
+// settle writes the outcome down first: what follows is then only to clean up, whoever
+// does it.
+func (p *pass) settle(ctx context.Context, entry ledgerEntry, outcome string) (ctrl.Result, error) {
+	outcome = printable.Line(outcome, maxMessageBytes)
+	if err := p.changeEntry(ctx, entry.JobUID, func(e *ledgerEntry) { e.Outcome = outcome }); err != nil {
+		return ctrl.Result{}, err
+	}
+	if outcome == unstaged {
+		p.tellAct(entry, corev1.EventTypeNormal, ReasonUnstaged, fmt.Sprintf("node %s has unstaged the volume; its taint goes", entry.Node))
+	} else {
+		p.tellAct(entry, corev1.EventTypeWarning, ReasonEvictionGaveUp, outcome)
+	}
+	return atOnce, p.save(ctx)
+}
+
+// cleanUp removes the taint of a job that is about to end, whatever ends it.
+func (p *pass) cleanUp(ctx context.Context) error {
+	all, _, err := p.readLedger(ctx)
+	for _, entry := range all {
+		if entry.open() && entry.JobUID == p.job.UID {
+			return p.clean(ctx, entry)
+		}
+	}
+	return err
+}
+
+// tellAct says in the job's status and in events on claim and node what is done.
+func (p *pass) tellAct(entry ledgerEntry, level, reason, message string) {
+	p.progress(reason, message)
+	claim := p.volume.claim
+	p.tell(claim, p.job, level, reason, message)
+	// An event on a node has the node's name as the UID, as kubelet's have.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: entry.Node, UID: types.UID(entry.Node)}}
+	p.tell(node, p.job, level, reason, "claim "+claim.Namespace+"/"+claim.Name+": "+message)
+}
+
+func podNames(pods []corev1.Pod) string {
+	names := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		names = append(names, pod.Name)
+	}
+	return fmt.Sprintf("%d pods (%s)", len(pods), strings.Join(names, ", "))
+}

@@ -1,0 +1,305 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
+)
+
+const (
+	// maxSick is how many volumes of one driver may be sick: with more it is the storage.
+	maxSick = 3
+	// maxEvicted is how many pods one job evicts: MaxItems of its schema.
+	maxEvicted = 100
+)
+
+// evidence is what a decision to evict goes by. It is asked for anew before each act.
+type evidence struct {
+	// settings are the ConfigMap's; nil: there is none.
+	settings  map[string]string
+	volume    volume
+	namespace *corev1.Namespace
+	// class is nil where the volume has none.
+	class  *storagev1.StorageClass
+	driver *storagev1.CSIDriver
+	node   *corev1.Node
+	// pods are those that use the claim and have not ended, on all nodes.
+	pods []corev1.Pod
+	// daemons are the driver's DaemonSets with a pod on the node.
+	daemons []appsv1.DaemonSet
+	// notReady is one of their pods on the node that is not ready.
+	notReady string
+	// twins are the other PersistentVolumes of the same driver and handle.
+	twins []string
+	// sick are the claims of the driver's volumes whose annotations say unhealthy.
+	sick []string
+	// fences are the NetworkFences that fence or may fence.
+	fences []fence
+	// asked is what the node said of the volume.
+	asked outcome
+}
+
+// fence is a NetworkFence of CSI-Addons.
+type fence struct {
+	name  string
+	cidrs []string
+}
+
+// here are the pods of the node that use the volume.
+func (e *evidence) here() []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(e.pods), func(p corev1.Pod) bool { return p.Spec.NodeName != e.node.Name })
+}
+
+// refused returns why no pod may be evicted; empty: all may. It is asked right before each
+// act: a pod that is evicted for nothing is harm, a volume that is not healed is a report.
+func (e *evidence) refused() string {
+	allowed, why := parseSettings(e.settings)
+	switch {
+	case why != "":
+		return why
+	case !slices.Contains(allowed.Drivers, e.volume.pv.Spec.CSI.Driver):
+		return fmt.Sprintf("driver %s is not among the drivers of the setting evict", e.volume.pv.Spec.CSI.Driver)
+	}
+	for _, not := range []func() string{
+		e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.driverKeptAway, func() string { return e.noNewStageHelps(allowed) }, e.backendSick,
+	} {
+		if why := not(); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// parseSettings returns what may be evicted for, or why nothing may.
+func parseSettings(data map[string]string) (clustersettings.Eviction, string) {
+	for key := range data {
+		if !slices.Contains(clustersettings.Keys, key) {
+			return clustersettings.Eviction{}, fmt.Sprintf("the settings have the unknown key %q", key)
+		}
+	}
+	if mode, set := data[clustersettings.Mode]; set && mode != clustersettings.ModeHeal {
+		return clustersettings.Eviction{}, fmt.Sprintf("mode %q by the settings", mode)
+	}
+	text, set := data[clustersettings.Evict]
+	if !set {
+		return clustersettings.Eviction{}, "the cluster has no setting evict"
+	}
+	allowed, err := clustersettings.ParseEviction(text)
+	if err != nil {
+		return clustersettings.Eviction{}, fmt.Sprintf("the setting evict: %v", err)
+	}
+	return allowed, ""
+}
+
+// annotatedAgainst: an object forbids heals or evictions; the strictest one counts.
+func (e *evidence) annotatedAgainst() string {
+	type annotated struct {
+		kind   string
+		object metav1.Object
+	}
+	all := []annotated{{"Namespace", e.namespace}, {"PersistentVolumeClaim", e.volume.claim}, {"PersistentVolume", e.volume.pv}, {"Node", e.node}}
+	if e.class != nil {
+		all = append(all, annotated{"StorageClass", e.class})
+	}
+	for i := range e.pods {
+		all = append(all, annotated{"Pod", &e.pods[i]})
+	}
+	for _, a := range all {
+		for key, allows := range map[string]string{clustersettings.ModeAnnotation: clustersettings.ModeHeal, clustersettings.EvictAnnotation: "true"} {
+			if value, set := a.object.GetAnnotations()[key]; set && value != allows {
+				return fmt.Sprintf("%s %s has the annotation %s=%s", a.kind, a.object.GetName(), key, value)
+			}
+		}
+	}
+	return ""
+}
+
+// nodeFenced: the node is being taken out of service. What its pods leave behind is then
+// the business of who does that.
+func (e *evidence) nodeFenced() string {
+	for _, t := range e.node.Spec.Taints {
+		if t.Key == corev1.TaintNodeOutOfService {
+			return fmt.Sprintf("node %s has the taint %s", e.node.Name, t.Key)
+		}
+	}
+	for _, f := range e.fences {
+		// Rook names a fence after the node, and begins with it.
+		if strings.HasPrefix(f.name, e.node.Name) {
+			return fmt.Sprintf("NetworkFence %s names node %s", f.name, e.node.Name)
+		}
+		for _, cidr := range f.cidrs {
+			network, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				return fmt.Sprintf("NetworkFence %s has %q, which may be node %s", f.name, cidr, e.node.Name)
+			}
+			for _, a := range e.node.Status.Addresses {
+				if ip, err := netip.ParseAddr(a.Address); err == nil && network.Contains(ip.Unmap()) {
+					return fmt.Sprintf("NetworkFence %s names address %s of node %s", f.name, a.Address, e.node.Name)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// heldElsewhere: something else keeps the volume staged, or it is no filesystem.
+func (e *evidence) heldElsewhere() string {
+	switch {
+	case e.volume.block():
+		return "the volume is a block device: no new stage helps"
+	case len(e.twins) > 0:
+		return fmt.Sprintf("PersistentVolume %s is of the same driver and handle: its pods would keep the volume staged", e.twins[0])
+	}
+	for _, p := range e.pods {
+		if p.Spec.NodeName != "" && p.Spec.NodeName != e.node.Name {
+			return fmt.Sprintf("pod %s uses the claim on node %s, too", p.Name, p.Spec.NodeName)
+		}
+	}
+	return ""
+}
+
+// keepAnnotations are those by which a pod asks not to be evicted, and the value with which
+// it does not ask.
+var keepAnnotations = map[string]string{
+	"cluster-autoscaler.kubernetes.io/safe-to-evict":     "true",
+	"karpenter.sh/do-not-disrupt":                        "false",
+	"karpenter.sh/do-not-evict":                          "false",
+	"descheduler.alpha.kubernetes.io/no-eviction":        "false",
+	"descheduler.alpha.kubernetes.io/prefer-no-eviction": "false",
+}
+
+// podsStay: a pod of the node must not go, or would come back to the volume as it is.
+func (e *evidence) podsStay() string {
+	here := e.here()
+	switch n := len(here); {
+	case n == 0:
+		return "no pod of the node uses the claim"
+	case n > maxEvicted:
+		return fmt.Sprintf("%d pods of the node use the claim, at most %d are evicted", n, maxEvicted)
+	}
+	taint := taintOf(e.volume.claim.UID, 0)
+	for i := range here {
+		pod := &here[i]
+		if why := e.podStays(pod); why != "" {
+			return "pod " + pod.Name + " " + why
+		}
+		if tolerates(pod.Spec.Tolerations, taint) {
+			return fmt.Sprintf("pod %s tolerates the taint %s: a new one would get the volume as it is", pod.Name, taint.Key)
+		}
+	}
+	return ""
+}
+
+func (e *evidence) podStays(pod *corev1.Pod) string {
+	for key, goes := range keepAnnotations {
+		if value, set := pod.Annotations[key]; set && value != goes {
+			return fmt.Sprintf("has the annotation %s=%s", key, value)
+		}
+	}
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
+		return "is static"
+	case owner == nil:
+		return "has no controller that would make a new one"
+	case !makesNewPods(owner):
+		return fmt.Sprintf("is of a %s, which is not known to make a new one elsewhere", owner.Kind)
+	}
+	return ""
+}
+
+// makesNewPods reports whether a controller makes a new pod that may run on any node. That
+// of a Job starts its work again, and that of a DaemonSet comes back to the node.
+func makesNewPods(owner *metav1.OwnerReference) bool {
+	group, _, _ := strings.Cut(owner.APIVersion, "/")
+	return group == appsv1.GroupName && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet")
+}
+
+// driverKeptAway: if a driver's pod that the taint keeps away was made anew meanwhile,
+// nothing would ever be unstaged.
+func (e *evidence) driverKeptAway() string {
+	name := e.volume.pv.Spec.CSI.Driver
+	if e.driver == nil {
+		return fmt.Sprintf("there is no CSIDriver %s", name)
+	}
+	if len(e.daemons) == 0 {
+		return fmt.Sprintf("the DaemonSet of driver %s is not found on node %s, by its directory: nothing tells whether it tolerates our taint", name, e.node.Name)
+	}
+	if e.notReady != "" {
+		return fmt.Sprintf("pod %s of driver %s is not ready: nothing would be unstaged", e.notReady, name)
+	}
+	taint := taintOf(e.volume.claim.UID, 0)
+	for _, set := range e.daemons {
+		if !tolerates(set.Spec.Template.Spec.Tolerations, taint) {
+			return fmt.Sprintf("DaemonSet %s/%s of driver %s does not tolerate the taint %s", set.Namespace, set.Name, name, taint.Key)
+		}
+	}
+	return ""
+}
+
+// tolerates goes by the key: a toleration of the one value, which is a time, is none.
+func tolerates(tolerations []corev1.Toleration, taint corev1.Taint) bool {
+	return slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
+		return t.ToleratesTaint(klog.Background(), &taint, false)
+	})
+}
+
+// evictable says of which finding of a node a new stage is the cure, by what its message
+// has to have. A reason that is not in it speaks against an eviction, whatever else was
+// found: a device or server that does not answer would not answer on the next node either,
+// and files in a bare directory are lost with the pod.
+var evictable = map[string]func(v volume, message string) bool{
+	clustersettings.FilesystemShutdown: func(volume, string) bool { return true },
+	clustersettings.FilesystemErrors:   func(volume, string) bool { return true },
+	// Of the superblock: a mount that is read-only by itself is the pod's own.
+	clustersettings.ReadOnlyFilesystem: func(_ volume, message string) bool {
+		return strings.Contains(message, "the filesystem ") && !strings.Contains(message, "overlay")
+	},
+	// An xfs that shut itself down answers EIO.
+	clustersettings.IOError: func(v volume, message string) bool {
+		return v.pv.Spec.CSI.FSType == "xfs" && strings.Contains(message, "EIO")
+	},
+}
+
+// noNewStageHelps: the node does not say now that the volume has something which a new
+// stage ends, and nothing else.
+func (e *evidence) noNewStageHelps(allowed clustersettings.Eviction) string {
+	if e.asked.abnormal == nil {
+		return fmt.Sprintf("node %s did not answer: %s", e.node.Name, e.asked.message)
+	}
+	asked := false
+	for _, f := range e.asked.found {
+		cured, known := evictable[f.reason]
+		switch {
+		case !known:
+			return fmt.Sprintf("no new stage ends %s: %s", f.reason, f.message)
+		case !cured(e.volume, f.message):
+			return fmt.Sprintf("it is not known that a new stage ends this %s: %s", f.reason, f.message)
+		case slices.Contains(allowed.Reasons, f.reason):
+			asked = true
+		case f.reason != clustersettings.FilesystemErrors: // which come with others
+			return fmt.Sprintf("%s is not among the reasons of the setting evict: %s", f.reason, f.message)
+		}
+	}
+	if !asked {
+		return fmt.Sprintf("nothing was found on node %s that pods may be evicted for: %s", e.node.Name, e.asked.message)
+	}
+	return ""
+}
+
+// backendSick: with many sick volumes it is the storage, and new pods would end there, too.
+func (e *evidence) backendSick() string {
+	if len(e.sick) > maxSick {
+		return fmt.Sprintf("more than %d volumes of driver %s are sick, so it is the storage: %s", maxSick, e.volume.pv.Spec.CSI.Driver, strings.Join(e.sick[:maxSick+1], ", "))
+	}
+	return ""
+}

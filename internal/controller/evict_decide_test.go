@@ -1,0 +1,172 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
+)
+
+// goodEvidence allows the eviction of pod a from node-1.
+func goodEvidence() *evidence {
+	claim, pv := boundClaim()
+	set := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "driver"}}
+	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	e := &evidence{
+		settings: map[string]string{"evict": "drivers: [driver]", "mode": "heal"}, volume: volume{claim, pv},
+		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
+		node: theNode("node-1"), pods: []corev1.Pod{*appPod("node-1", "a")},
+		daemons: []appsv1.DaemonSet{set}, sick: []string{"ns/claim", "ns/b", "ns/c"}, fences: []fence{{"other", []string{"10.0.0.8/32"}}},
+		asked: answered(true, "abnormal", false),
+	}
+	e.asked.found = []finding{shutdown}
+	return e
+}
+
+// TestNoPodIsEvicted for each of the reasons not to. Each change of good evidence alone is
+// enough.
+func TestNoPodIsEvicted(t *testing.T) {
+	if why := goodEvidence().refused(); why != "" {
+		t.Fatal(why)
+	}
+	annotate := func(o metav1.Object, key, value string) { o.SetAnnotations(map[string]string{key: value}) }
+	found := func(all ...finding) func(*evidence) { return func(e *evidence) { e.asked.found = all } }
+	pod := func(change func(*corev1.Pod)) func(*evidence) { return func(e *evidence) { change(&e.pods[0]) } }
+	owner := func(change func(*metav1.OwnerReference)) func(*evidence) {
+		return pod(func(p *corev1.Pod) { change(&p.OwnerReferences[0]) })
+	}
+	tolerations := func(all ...corev1.Toleration) func(*evidence) {
+		return func(e *evidence) { e.daemons[0].Spec.Template.Spec.Tolerations = all }
+	}
+	const mode, evict = clustersettings.ModeAnnotation, clustersettings.EvictAnnotation
+	for name, tc := range map[string]struct {
+		change func(*evidence)
+		why    string
+	}{
+		"no settings":                   {func(e *evidence) { e.settings = nil }, "no setting evict"},
+		"no setting evict":              {func(e *evidence) { delete(e.settings, "evict") }, "no setting evict"},
+		"another driver":                {func(e *evidence) { e.settings["evict"] = "drivers: [other]" }, "driver driver is not among"},
+		"no driver":                     {func(e *evidence) { e.settings["evict"] = "" }, "is not among"},
+		"a setting that cannot be read": {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nmax: 0" }, "the setting evict: "},
+		"the cluster may only check":    {func(e *evidence) { e.settings["mode"] = "check" }, `mode "check"`},
+		"the cluster is off":            {func(e *evidence) { e.settings["mode"] = "off" }, `mode "off"`},
+		"a misspelled setting":          {func(e *evidence) { e.settings["Mode"] = "off" }, `unknown key "Mode"`},
+
+		"the namespace forbids it": {func(e *evidence) { annotate(e.namespace, evict, "false") }, "Namespace ns"},
+		"the claim":                {func(e *evidence) { annotate(e.volume.claim, evict, "false") }, "PersistentVolumeClaim claim"},
+		"the volume, misspelled":   {func(e *evidence) { annotate(e.volume.pv, evict, "True") }, "PersistentVolume pv"},
+		"mode of the claim":        {func(e *evidence) { annotate(e.volume.claim, mode, "check") }, mode + "=check"},
+		"mode of the class":        {func(e *evidence) { annotate(e.class, mode, "off") }, "StorageClass"},
+		"mode of the node":         {func(e *evidence) { annotate(e.node, mode, "check") }, "Node node-1"},
+		"mode of a pod":            {pod(func(p *corev1.Pod) { annotate(p, mode, "check") }), "Pod a"},
+
+		"out of service":             {func(e *evidence) { e.node.Spec.Taints[0].Key = corev1.TaintNodeOutOfService }, "out-of-service"},
+		"a fence of its address":     {func(e *evidence) { e.fences = []fence{{"f", []string{"10.0.0.0/24"}}} }, "NetworkFence f names address 10.0.0.7"},
+		"a fence by its name":        {func(e *evidence) { e.fences = []fence{{"node-1-rbd-rook", nil}} }, "NetworkFence node-1-rbd-rook names node"},
+		"a fence of nobody knows":    {func(e *evidence) { e.fences = []fence{{"f", []string{"here"}}} }, "may be node node-1"},
+		"a block device":             {func(e *evidence) { e.volume.pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }, "block device"},
+		"another volume of its ID":   {func(e *evidence) { e.twins = []string{"pv-2"} }, "PersistentVolume pv-2"},
+		"a pod on another node":      {func(e *evidence) { e.pods = append(e.pods, *appPod("node-2", "b")) }, "pod b uses the claim on node node-2"},
+		"no pod here":                {func(e *evidence) { e.pods = nil }, "no pod of the node"},
+		"very many pods":             {func(e *evidence) { e.pods = make([]corev1.Pod, 101); fill(e.pods) }, "101 pods"},
+		"without a controller":       {pod(func(p *corev1.Pod) { p.OwnerReferences = nil }), "no controller"},
+		"an owner, no controller":    {owner(func(o *metav1.OwnerReference) { o.Controller = nil }), "no controller"},
+		"static":                     {pod(func(p *corev1.Pod) { annotate(p, corev1.MirrorPodAnnotationKey, "x") }), "is static"},
+		"a DaemonSet's":              {owner(func(o *metav1.OwnerReference) { o.Kind = "DaemonSet" }), "is of a DaemonSet"},
+		"a Job's":                    {owner(func(o *metav1.OwnerReference) { o.APIVersion, o.Kind = "batch/v1", "Job" }), "is of a Job"},
+		"a kind like ours":           {owner(func(o *metav1.OwnerReference) { o.APIVersion = "apps.example.com/v1" }), "not known to make a new one"},
+		"safe-to-evict":              {pod(func(p *corev1.Pod) { annotate(p, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false") }), "safe-to-evict=false"},
+		"do-not-disrupt":             {pod(func(p *corev1.Pod) { annotate(p, "karpenter.sh/do-not-disrupt", "true") }), "do-not-disrupt=true"},
+		"a pod that tolerates all":   {pod(func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }), "tolerates the taint"},
+		"one of two pods":            {func(e *evidence) { e.pods = append(e.pods, *podOn("node-1", "b")) }, "pod b has no controller"},
+		"no CSIDriver":               {func(e *evidence) { e.driver = nil }, "no CSIDriver"},
+		"no DaemonSet":               {func(e *evidence) { e.daemons = nil }, "is not found on node"},
+		"its pod is not ready":       {func(e *evidence) { e.notReady = "kube-system/driver-x" }, "is not ready"},
+		"it tolerates nothing":       {tolerations(), "does not tolerate the taint " + taintKey},
+		"it tolerates NoExecute":     {tolerations(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}), "does not tolerate"},
+		"it tolerates no value":      {tolerations(corev1.Toleration{Key: taintKey}), "does not tolerate"},
+		"it tolerates another claim": {tolerations(corev1.Toleration{Key: taintPrefix + "x", Operator: corev1.TolerationOpExists}), "does not tolerate"},
+
+		"the node did not answer":     {func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") }, "did not answer: down"},
+		"healthy":                     {func(e *evidence) { e.asked = answered(false, "healthy", false) }, "nothing was found"},
+		"the device is gone":          {found(shutdown, finding{"DeviceMissing", "gone"}), "no new stage ends DeviceMissing"},
+		"the device does not answer":  {found(shutdown, finding{"DeviceReadError", "EIO"}), "DeviceReadError"},
+		"no path to the device":       {found(shutdown, finding{"PathsFailed", ""}), "PathsFailed"},
+		"the server does not answer":  {found(shutdown, finding{"ServerUnreachable", ""}), "ServerUnreachable"},
+		"no answer":                   {found(shutdown, finding{"NotResponding", ""}), "NotResponding"},
+		"files in a bare directory":   {found(shutdown, finding{"TargetNotEmpty", ""}), "TargetNotEmpty"},
+		"a container wrote into it":   {found(shutdown, finding{"ContainerOnBareDirectory", ""}), "ContainerOnBareDirectory"},
+		"a smaller device":            {found(shutdown, finding{"DeviceSizeChanged", ""}), "DeviceSizeChanged"},
+		"a part could not judge":      {found(shutdown, finding{"ProviderFailed", ""}), "ProviderFailed"},
+		"stale in a container":        {found(finding{"StaleInContainers", ""}), "StaleInContainers"},
+		"the mount is read-only":      {found(finding{"ReadOnlyFilesystem", "target: the mount is read-only, recorded was read-write"}), "not known that a new stage ends this ReadOnlyFilesystem"},
+		"an overlay":                  {found(finding{"ReadOnlyFilesystem", "the filesystem that the overlay writes to is read-only"}), "not known"},
+		"an ext4 answers EIO":         {found(finding{"IOError", "target: statx: EIO"}), "not known"},
+		"a reason nobody asked for":   {found(finding{"FilesystemErrors", "ext4 counted 2 errors"}), "nothing was found"},
+		"a reason that is not set":    {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: [IOError]" }, "FilesystemShutdown is not among the reasons"},
+		"no reasons are set":          {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: []" }, "FilesystemShutdown is not among the reasons"},
+		"four volumes of the backend": {func(e *evidence) { e.sick = append(e.sick, "ns/d") }, "more than 3 volumes of driver driver"},
+	} {
+		e := goodEvidence()
+		tc.change(e)
+		if why := e.refused(); !strings.Contains(why, tc.why) || why == "" {
+			t.Errorf("%s: got %q, want %q", name, why, tc.why)
+		}
+	}
+}
+
+func fill(pods []corev1.Pod) {
+	for i := range pods {
+		pods[i] = *appPod("node-1", "a")
+	}
+}
+
+// TestPodsAreEvictedFor what a new stage ends.
+func TestPodsAreEvictedFor(t *testing.T) {
+	for name, change := range map[string]func(*evidence){
+		"read-only": func(e *evidence) {
+			e.asked.found = []finding{{"ReadOnlyFilesystem", "staging: the filesystem turned read-only after an error (emergency_ro)"}, {"FilesystemErrors", "ext4 counted 2 errors"}}
+		},
+		"xfs": func(e *evidence) {
+			e.volume.pv.Spec.CSI.FSType, e.asked.found[0] = "xfs", finding{"IOError", "staging: statx: EIO"}
+		},
+		"errors, asked for": func(e *evidence) {
+			e.settings["evict"] = "drivers: [driver]\nreasons: [FilesystemErrors]"
+			e.asked.found[0].reason = "FilesystemErrors"
+		},
+		"allowed by all": func(e *evidence) {
+			e.namespace.Annotations = map[string]string{clustersettings.EvictAnnotation: "true", clustersettings.ModeAnnotation: "heal"}
+			e.pods[0].Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": "false"}
+		},
+		"no class": func(e *evidence) { e.class = nil },
+		"a StatefulSet": func(e *evidence) {
+			e.pods[0].OwnerReferences = ownedBy("StatefulSet", "db")
+		},
+		"a DaemonSet by key": func(e *evidence) {
+			e.daemons[0].Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: taintKey, Operator: corev1.TolerationOpExists}}
+		},
+		"a pod that will run elsewhere": func(e *evidence) { e.pods = append(e.pods, *appPod("", "pending")) },
+	} {
+		e := goodEvidence()
+		change(e)
+		if why := e.refused(); why != "" {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+}
+
+func TestOldTaints(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for value, old := range map[string]bool{"1000000": false, "999401": false, "999399": true, "1000050": false, "1000090": true, "": true, "x": true, "0": true} {
+		if got := oldTaint(corev1.Taint{Value: value}, now); got != old {
+			t.Errorf("%q: got %t", value, got)
+		}
+	}
+}

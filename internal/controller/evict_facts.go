@@ -1,0 +1,241 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
+)
+
+const (
+	// objectsPerPage bounds one answer of the API where objects are small.
+	objectsPerPage = 100
+	// unfenced is the state of a NetworkFence that fences nothing.
+	unfenced = "Unfenced"
+)
+
+// networkFences is the kind of CSI-Addons; a cluster without it has none.
+var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Version: "v1alpha1", Kind: "NetworkFenceList"}
+
+// readEvidence asks the API, and last the node, for all that a decision goes by. What
+// cannot be asked for is an error, and no decision.
+func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod) (*evidence, error) {
+	e := &evidence{volume: p.volume, pods: pods, namespace: &corev1.Namespace{}, node: &corev1.Node{}}
+	claim, pv := p.volume.claim, p.volume.pv
+	var err error
+	if e.settings, err = p.readSettings(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: claim.Namespace}, e.namespace); err != nil {
+		return nil, err
+	}
+	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node); err != nil {
+		return nil, err
+	}
+	if e.class, err = optional(ctx, p.cfg.Reader, pv.Spec.StorageClassName, &storagev1.StorageClass{}); err != nil {
+		return nil, err
+	}
+	if e.driver, err = optional(ctx, p.cfg.Reader, pv.Spec.CSI.Driver, &storagev1.CSIDriver{}); err != nil {
+		return nil, err
+	}
+	for _, read := range []func(context.Context, *evidence) error{p.readDaemons, p.readVolumes, p.readSick, p.readFences} {
+		if err := read(ctx, e); err != nil {
+			return nil, err
+		}
+	}
+	if here := e.here(); len(here) > 0 {
+		// With the path of a pod, so that what is wrong with its mount is found, too.
+		e.asked = p.nodes.call(ctx, node, v1alpha1.ModeCheck, p.volume.request(p.cfg.KubeletRoot, here[0].UID), min(p.timeout(), evictCheckTimeout))
+	}
+	return e, ctx.Err()
+}
+
+// optional returns a cluster-scoped object; nil: there is none.
+func optional[T client.Object](ctx context.Context, api client.Reader, name string, object T) (T, error) {
+	var none T
+	if name == "" {
+		return none, nil
+	}
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+		return none, client.IgnoreNotFound(err)
+	}
+	return object, nil
+}
+
+// readSettings returns the settings of the cluster; nil: there are none.
+func (r *Reconciler) readSettings(ctx context.Context) (map[string]string, error) {
+	kept := &corev1.ConfigMap{}
+	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: r.cfg.Gateways.Namespace, Name: r.cfg.ConfigMap}, kept)
+	return kept.Data, client.IgnoreNotFound(err)
+}
+
+// podsOf returns the pods that use a claim and have not ended.
+func (r *Reconciler) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (pods []corev1.Pod, err error) {
+	err = r.eachPod(ctx, client.ListOptions{Namespace: claim.Namespace, FieldSelector: notEnded}, func(pod *corev1.Pod) {
+		if uses(pod, claim) {
+			pods = append(pods, *pod)
+		}
+	})
+	return pods, err
+}
+
+// readDaemons finds the driver's DaemonSets by the directory that drivers keep for kubelet.
+func (r *Reconciler) readDaemons(ctx context.Context, e *evidence) error {
+	directory := path.Join(r.cfg.KubeletRoot, "plugins", e.volume.pv.Spec.CSI.Driver)
+	names := map[client.ObjectKey]bool{}
+	onNode := client.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", e.node.Name)}
+	err := r.eachPod(ctx, onNode, func(pod *corev1.Pod) {
+		owner := metav1.GetControllerOf(pod)
+		if owner == nil || owner.Kind != "DaemonSet" || !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.HostPath != nil && strings.HasPrefix(path.Clean(v.HostPath.Path)+"/", directory+"/")
+		}) {
+			return
+		}
+		names[client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}] = true
+		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+			e.notReady = pod.Namespace + "/" + pod.Name
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for name := range names {
+		set := appsv1.DaemonSet{}
+		if err := r.cfg.Reader.Get(ctx, name, &set); err != nil {
+			return fmt.Errorf("read DaemonSet %s: %w", name, err)
+		}
+		e.daemons = append(e.daemons, set)
+	}
+	return nil
+}
+
+// readVolumes looks for other PersistentVolumes with the driver's handle.
+func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
+	mine, pvs := e.volume.pv, &corev1.PersistentVolumeList{}
+	return eachPage(ctx, r.cfg.Reader, pvs, func() error {
+		for _, pv := range pvs.Items {
+			if csi := pv.Spec.CSI; csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
+				e.twins = append(e.twins, pv.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// readSick looks for claims whose nodes say that they are sick.
+func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
+	claims := &metav1.PartialObjectMetadataList{}
+	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
+	return eachPage(ctx, r.cfg.Reader, claims, func() error {
+		for _, claim := range claims.Items {
+			if len(e.sick) > maxSick || !saidSick(claim.Annotations) {
+				continue
+			}
+			v, err := r.readVolume(ctx, claim.Namespace, claim.Name)
+			switch end := (*ending)(nil); {
+			case errors.As(err, &end): // no volume of a driver
+			case err != nil:
+				return err
+			case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver:
+				e.sick = append(e.sick, claim.Namespace+"/"+claim.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// eachPage lists objects page by page, and visits each page.
+func eachPage(ctx context.Context, api client.Reader, list client.ObjectList, visit func() error) error {
+	page := client.ListOptions{Limit: objectsPerPage}
+	for {
+		if err := api.List(ctx, list, &page); err != nil {
+			return err
+		}
+		if err := visit(); err != nil {
+			return err
+		}
+		if page.Continue = list.GetContinue(); page.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// saidSick reports whether a node says of a claim that its volume is sick.
+func saidSick(annotations map[string]string) bool {
+	for key, text := range annotations {
+		var value volumehealth.Value
+		if strings.HasPrefix(key, volumehealth.Annotation) && json.Unmarshal([]byte(text), &value) == nil && value.State == volumehealth.Unhealthy {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Reconciler) readFences(ctx context.Context, e *evidence) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(networkFences)
+	switch err := r.cfg.Reader.List(ctx, list); {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	for i := range list.Items {
+		state, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "fenceState")
+		result, _, _ := unstructured.NestedString(list.Items[i].Object, "status", "result")
+		if state == unfenced && result == "Succeeded" {
+			continue
+		}
+		cidrs, _, err := unstructured.NestedStringSlice(list.Items[i].Object, "spec", "cidrs")
+		if err != nil {
+			return fmt.Errorf("NetworkFence %s: %w", list.Items[i].GetName(), err)
+		}
+		e.fences = append(e.fences, fence{list.Items[i].GetName(), cidrs})
+	}
+	return nil
+}
+
+// staged asks the node whether it has the volume staged, at its staging path alone.
+// Kubelet removes that path when the driver has unstaged the volume, and only then does a
+// node that knew the volume there say that it does not.
+func (p *pass) staged(ctx context.Context, node string) (staged, known bool, why string) {
+	req := p.volume.request(p.cfg.KubeletRoot, "")
+	req.VolumePath = ""
+	o := p.nodes.call(ctx, node, v1alpha1.ModeCheck, req, min(p.timeout(), evictCheckTimeout))
+	switch {
+	case o.reason == ReasonVolumeNotFound:
+		return false, true, ""
+	case o.abnormal != nil:
+		return true, true, ""
+	}
+	return true, false, o.message
+}
+
+// inUse reports whether the API says that a node has the volume in use. Kubelet keeps that
+// list for drivers with attachments only.
+func (p *pass) inUse(ctx context.Context, node *corev1.Node) (bool, error) {
+	from, driver := p.volume.pv.Spec.CSI, &storagev1.CSIDriver{}
+	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: from.Driver}, driver); err != nil {
+		return true, err
+	}
+	name := corev1.UniqueVolumeName("kubernetes.io/csi/" + from.Driver + "^" + from.VolumeHandle)
+	return ptr.Deref(driver.Spec.AttachRequired, true) && slices.Contains(node.Status.VolumesInUse, name), nil
+}

@@ -1,0 +1,182 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
+)
+
+// sickVolume is another claim and its volume, which a node says is sick.
+func sickVolume(name, driver string) []client.Object {
+	claim, pv := boundClaim()
+	claim.Name, claim.UID, claim.Spec.VolumeName = name, types.UID(name), "pv-"+name
+	claim.Annotations = map[string]string{volumehealth.Annotation + "node-uid": `{"state":"unhealthy"}`}
+	pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle = "pv-"+name, driver, name
+	pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.UID = name, types.UID(name)
+	return []client.Object{claim, pv}
+}
+
+func networkFence(name, state, cidr string) *unstructured.Unstructured {
+	fence := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"fenceState": state, "cidrs": []any{cidr}}, "status": map[string]any{"result": "Succeeded"}}}
+	fence.SetAPIVersion("csiaddons.openshift.io/v1alpha1")
+	fence.SetKind("NetworkFence")
+	fence.SetName(name)
+	return fence
+}
+
+// TestEvidenceIsRead from the API; each change alone is enough to refuse.
+func TestEvidenceIsRead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(w *evictWorld)
+		why    string
+	}{
+		"the driver has no DaemonSet there": {func(w *evictWorld) {
+			w.update("kube-system", "driver-x", &corev1.Pod{}, func(o client.Object) {
+				o.(*corev1.Pod).Spec.Volumes[0].HostPath.Path = "/var/lib/kubelet/plugins/driver-2"
+			})
+		}, "is not found on node"},
+		"its template tolerates nothing": {func(w *evictWorld) {
+			w.update("kube-system", "driver", &appsv1.DaemonSet{}, func(o client.Object) { o.(*appsv1.DaemonSet).Spec.Template.Spec.Tolerations = nil })
+		}, "does not tolerate"},
+		"its pod is not ready": {func(w *evictWorld) {
+			pod := daemonObjects()[0].(*corev1.Pod)
+			pod.Status.Conditions = nil
+			must(w.t, w.api.Status().Update(w.ctx, pod))
+		}, "driver-x of driver driver is not ready"},
+		"three more are sick": {func(w *evictWorld) {
+			for i := range 4 {
+				w.create(sickVolume(fmt.Sprint("c", i), "driver")...)
+			}
+		}, "more than 3 volumes"},
+		"a fence":     {func(w *evictWorld) { w.create(networkFence("f", "Fenced", "10.0.0.7/32")) }, "NetworkFence f"},
+		"one may go":  {func(w *evictWorld) { w.create(networkFence("f", "", "10.0.0.7/32")) }, "NetworkFence f"},
+		"a twin":      {func(w *evictWorld) { w.create(twin()) }, "PersistentVolume twin"},
+		"a namespace": {func(w *evictWorld) { w.annotate("", "ns", &corev1.Namespace{}) }, "Namespace ns"},
+		"a class": {func(w *evictWorld) {
+			w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "class", Annotations: map[string]string{"node-healer.csi-addons.io/mode": "check"}}})
+			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.StorageClassName = "class" })
+		}, "StorageClass class"},
+		"not staged":      {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
+		"a budget":        {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
+		"no settings":     {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
+		"another mode":    {func(w *evictWorld) { w.node.found = append(w.node.found, finding{"NotResponding", ""}) }, "NotResponding"},
+		"a pod elsewhere": {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
+		"no owner":        {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
+		"others are fine": {func(w *evictWorld) {
+			w.create(sickVolume("c", "other")...)
+			w.create(networkFence("f", "Unfenced", "10.0.0.7/32"))
+		}, ""},
+		"the node is busy": {func(w *evictWorld) { o := hindered(ReasonVolumeBusy, passing, "busy"); w.node.answer = &o }, "did not answer: busy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				w.update("ns", "job", &v1alpha1.VolumeHealJob{}, func(o client.Object) { o.(*v1alpha1.VolumeHealJob).Spec.DryRun = true })
+				tc.change(w)
+				if tc.why == "" {
+					says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonWouldEvict, "")
+				} else {
+					says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, tc.why)
+				}
+				w.clean()
+			})
+		})
+	}
+}
+
+func twin() client.Object {
+	_, pv := boundClaim()
+	pv.Name, pv.Spec.ClaimRef = "twin", nil
+	return pv
+}
+
+// TestWhatCannotBeReadIsNoDecision: every list and read that fails keeps from evictions.
+func TestWhatCannotBeReadIsNoDecision(t *testing.T) {
+	for _, fails := range []client.Object{&corev1.Namespace{}, &corev1.Node{}, &storagev1.CSIDriver{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}} {
+		t.Run(fmt.Sprintf("%T", fails), func(t *testing.T) {
+			w := newEvictWorld(t)
+			w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(o client.Object, _ client.ObjectList) bool {
+				return o != nil && fmt.Sprintf("%T", o) == fmt.Sprintf("%T", fails)
+			})
+			w.noDecision()
+		})
+	}
+	for _, fails := range []client.ObjectList{&corev1.PodList{}, &corev1.PersistentVolumeList{}, &metav1.PartialObjectMetadataList{}, &unstructured.UnstructuredList{}} {
+		t.Run(fmt.Sprintf("%T", fails), func(t *testing.T) {
+			w := newEvictWorld(t)
+			w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(_ client.Object, l client.ObjectList) bool {
+				return l != nil && fmt.Sprintf("%T", l) == fmt.Sprintf("%T", fails)
+			})
+			w.noDecision()
+		})
+	}
+}
+
+var errAPI = errors.New("the API does not answer")
+
+func failing(api client.Reader, fails func(client.Object, client.ObjectList) bool) client.Reader {
+	return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if fails(o, nil) {
+				return errAPI
+			}
+			return api.Get(ctx, key, o, options...)
+		},
+		List: func(ctx context.Context, api client.WithWatch, l client.ObjectList, options ...client.ListOption) error {
+			if fails(nil, l) {
+				return errAPI
+			}
+			return api.List(ctx, l, options...)
+		},
+	})
+}
+
+// noDecision fails the test unless a pass ends with the API's error and does nothing.
+func (w *evictWorld) noDecision() {
+	w.t.Helper()
+	if err := w.pass(); !errors.Is(err, errAPI) && (err == nil || !strings.Contains(err.Error(), errAPI.Error())) {
+		w.t.Errorf("got %v", err)
+	}
+	if w.taintValue() != "" || len(w.evicted)+w.dryRuns > 0 || w.job("job").Status.Result != "" {
+		w.t.Errorf("evicted %v; %+v", w.evicted, w.job("job").Status)
+	}
+}
+
+func (w *evictWorld) create(objects ...client.Object) {
+	w.t.Helper()
+	for _, o := range objects {
+		must(w.t, w.api.Create(w.ctx, o))
+	}
+}
+
+func (w *evictWorld) remove(o client.Object) {
+	w.t.Helper()
+	must(w.t, w.api.Delete(w.ctx, o))
+}
+
+func (w *evictWorld) update(namespace, name string, o client.Object, change func(client.Object)) {
+	w.t.Helper()
+	must(w.t, w.api.Get(w.ctx, client.ObjectKey{Namespace: namespace, Name: name}, o))
+	change(o)
+	must(w.t, w.api.Update(w.ctx, o))
+}
+
+func (w *evictWorld) annotate(namespace, name string, o client.Object) {
+	w.t.Helper()
+	w.update(namespace, name, o, func(o client.Object) { o.SetAnnotations(map[string]string{"node-healer.csi-addons.io/evict": "false"}) })
+}

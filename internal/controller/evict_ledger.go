@@ -1,0 +1,167 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// ledgerName is the ConfigMap with the evictions of the last hour. The jobs' status does
+	// not do for it: who has made a job may delete it, and so begin again.
+	ledgerName = "node-healer-evictions"
+	ledgerKey  = "evictions"
+	// evictDeadline is how long an eviction may take, and a taint may stand.
+	evictDeadline = 10 * time.Minute
+	// maxTainted is how long a node may carry our taints in an hour: a tenant's jobs must
+	// not keep the pods of others from it.
+	maxTainted = 15 * time.Minute
+	// maxPerClaim is how often a claim's pods are evicted in an hour: where two new stages
+	// did not help, a third one will not.
+	maxPerClaim = 2
+)
+
+// unstaged is the outcome of an eviction after which the node has unstaged the volume.
+const unstaged = "unstaged"
+
+// ledgerEntry is one eviction. It is written before the taint is made, and closed after the
+// taint was removed: there is no taint without an open entry.
+type ledgerEntry struct {
+	Namespace, Job, Claim, Driver, Node string
+
+	JobUID, ClaimUID types.UID
+	// Pods are all that used the volume on the node at the start.
+	Pods []types.UID
+	// Start is the value of the taint, and End when the taint was gone: Unix times. End is
+	// 0 while the entry is open.
+	Start, End int64
+	// Outcome is unstaged, or says why the controller gave up; empty: not known yet. It is
+	// written before the taint is removed.
+	Outcome string
+}
+
+func (l ledgerEntry) open() bool { return l.End == 0 }
+
+// late reports whether the entry's taint has to go, whatever its job says.
+func (l ledgerEntry) late() bool { return time.Since(time.Unix(l.Start, 0)) > evictDeadline }
+
+// ledger has the evictions that count.
+type ledger []ledgerEntry
+
+// busy says which evictions have to end before another one begins; empty: none.
+func (l ledger) busy(next ledgerEntry, most int) string {
+	open := 0
+	for _, e := range l {
+		if !e.open() {
+			continue
+		}
+		if open++; e.ClaimUID == next.ClaimUID {
+			return fmt.Sprintf("VolumeHealJob %s/%s evicts the claim's pods", e.Namespace, e.Job)
+		}
+	}
+	if open >= most {
+		return fmt.Sprintf("the pods of %d claims are being evicted, and the setting evict.max is %d", open, most)
+	}
+	return ""
+}
+
+// spent says which limit another eviction would pass; empty: none.
+func (l ledger) spent(next ledgerEntry, perHour int, now time.Time) string {
+	claims, drivers, tainted := 0, 0, time.Duration(0)
+	for _, e := range l.within(now) {
+		if e.ClaimUID == next.ClaimUID {
+			claims++
+		}
+		if e.Driver == next.Driver {
+			drivers++
+		}
+		if e.Node == next.Node {
+			end := e.End
+			if e.open() {
+				end = now.Unix()
+			}
+			tainted += time.Duration(max(end-e.Start, 0)) * time.Second
+		}
+	}
+	switch {
+	case claims >= maxPerClaim:
+		return fmt.Sprintf("the claim's pods were evicted %d times within an hour", claims)
+	case drivers >= perHour:
+		return fmt.Sprintf("driver %s had %d evictions within an hour, and the setting evict.perHour is %d", next.Driver, drivers, perHour)
+	case tainted+evictDeadline > maxTainted:
+		return fmt.Sprintf("node %s had our taints for %v within an hour, and may have them for %v in all", next.Node, tainted, maxTainted)
+	}
+	return ""
+}
+
+// within leaves out what ended more than an hour ago.
+func (l ledger) within(now time.Time) ledger {
+	return slices.DeleteFunc(slices.Clone(l), func(e ledgerEntry) bool { return !e.open() && now.Sub(time.Unix(e.End, 0)) > time.Hour })
+}
+
+// readLedger returns the evictions that were written down, and their ConfigMap. One that
+// cannot be read is an error: what was evicted is then not known, and nothing may be.
+func (r *Reconciler) readLedger(ctx context.Context) (l ledger, kept *corev1.ConfigMap, err error) {
+	kept = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.cfg.Gateways.Self.Namespace, Name: ledgerName}}
+	if err := r.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(kept), kept); err != nil {
+		return nil, kept, client.IgnoreNotFound(err)
+	}
+	if err := json.Unmarshal([]byte(kept.Data[ledgerKey]), &l); err != nil {
+		return nil, kept, fmt.Errorf("ConfigMap %s/%s: %w", kept.Namespace, ledgerName, err)
+	}
+	return l, kept, nil
+}
+
+// changeLedger writes what change returns, unless another controller has written meanwhile:
+// then it is asked again.
+func (r *Reconciler) changeLedger(ctx context.Context, change func(ledger) ledger) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		l, kept, err := r.readLedger(ctx)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(change(l).within(time.Now()))
+		if err != nil {
+			return err
+		}
+		kept.Data = map[string]string{ledgerKey: string(text)}
+		if kept.ResourceVersion == "" {
+			return r.cfg.Writer.Create(ctx, kept)
+		}
+		return r.cfg.Writer.Update(ctx, kept)
+	})
+}
+
+// changeEntry changes the open entry of a job.
+func (r *Reconciler) changeEntry(ctx context.Context, job types.UID, change func(*ledgerEntry)) error {
+	return r.changeLedger(ctx, func(l ledger) ledger {
+		for i := range l {
+			if l[i].open() && l[i].JobUID == job {
+				change(&l[i])
+			}
+		}
+		return l
+	})
+}
+
+// clean removes the taint of an eviction, and closes its entry when the taint is gone.
+func (r *Reconciler) clean(ctx context.Context, entry ledgerEntry) error {
+	node := &corev1.Node{}
+	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Name: entry.Node}, node)
+	if err == nil {
+		err = r.removeTaints(ctx, node, func(t corev1.Taint) bool { return t.Key == taintPrefix+string(entry.ClaimUID) })
+	}
+	if err != nil && !apierrors.IsNotFound(err) { // a node that is gone has no taint
+		return err
+	}
+	return r.changeEntry(ctx, entry.JobUID, func(e *ledgerEntry) { e.End = time.Now().Unix() })
+}

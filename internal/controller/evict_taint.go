@@ -1,0 +1,130 @@
+package controller
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// taintPrefix is what the keys of our taints begin with, as deploy/controller/admission.yaml
+// has it. The claim's UID follows: taints are unique by key and effect.
+const taintPrefix = "restage.node-healer.csi-addons.io/"
+
+func taintOf(claim types.UID, start int64) corev1.Taint {
+	return corev1.Taint{Key: taintPrefix + string(claim), Value: strconv.FormatInt(start, 10), Effect: corev1.TaintEffectNoSchedule}
+}
+
+// oldTaint reports whether a taint of ours has to go: after the deadline nobody needs it,
+// and a time in the future or no time at all is not one that a controller wrote.
+func oldTaint(t corev1.Taint, now time.Time) bool {
+	start, err := strconv.ParseInt(t.Value, 10, 64)
+	age := now.Sub(time.Unix(start, 0))
+	return err != nil || age > evictDeadline || age < -time.Minute
+}
+
+// writeTaints writes the whole list, so the node must not have changed since it was read.
+func (r *Reconciler) writeTaints(ctx context.Context, node *corev1.Node, taints []corev1.Taint) error {
+	changed := node.DeepCopy()
+	changed.Spec.Taints = taints
+	return r.cfg.Writer.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
+}
+
+// removeTaints removes the taints that gone tells of.
+func (r *Reconciler) removeTaints(ctx context.Context, node *corev1.Node, gone func(corev1.Taint) bool) error {
+	left := slices.DeleteFunc(slices.Clone(node.Spec.Taints), gone)
+	if len(left) == len(node.Spec.Taints) {
+		return nil
+	}
+	return r.writeTaints(ctx, node, left)
+}
+
+// sweeper removes our taints that nobody will remove otherwise: of jobs that were deleted,
+// and all that are older than the deadline.
+type sweeper struct{ *Reconciler }
+
+// NeedLeaderElection has only the leader sweep.
+func (s sweeper) NeedLeaderElection() bool { return true }
+
+// Start sweeps at once, and then again and again until ctx ends.
+func (s sweeper) Start(ctx context.Context) error {
+	ticker := time.NewTicker(evictDeadline / 2)
+	defer ticker.Stop()
+	for {
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot look for taints that were left")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *Reconciler) sweep(ctx context.Context) error {
+	all, _, err := r.readLedger(ctx)
+	if err != nil {
+		return err
+	}
+	for _, entry := range all {
+		claim := entry.Namespace + "/" + entry.Claim
+		if !entry.open() || !r.claims.take(claim) {
+			continue // its job is at work
+		}
+		err := r.cleanAbandoned(ctx, entry)
+		r.claims.giveBack(claim)
+		if err != nil {
+			return err
+		}
+	}
+	nodes := &corev1.NodeList{}
+	return eachPage(ctx, r.cfg.Reader, nodes, func() error {
+		for i := range nodes.Items {
+			if err := r.sweepNode(ctx, &nodes.Items[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// cleanAbandoned cleans up for a job that has ended or is gone, and for one that is late.
+func (r *Reconciler) cleanAbandoned(ctx context.Context, entry ledgerEntry) error {
+	job := &v1alpha1.VolumeHealJob{}
+	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: entry.Namespace, Name: entry.Job}, job)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if goesOn := err == nil && job.UID == entry.JobUID && job.Status.Result == "" && job.DeletionTimestamp == nil; goesOn && !entry.late() {
+		return nil
+	}
+	return r.clean(ctx, entry)
+}
+
+// sweepNode removes our taints that have no open entry, or are older than the deadline.
+func (r *Reconciler) sweepNode(ctx context.Context, node *corev1.Node) error {
+	ours := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, taintPrefix) }
+	if !slices.ContainsFunc(node.Spec.Taints, ours) {
+		return nil
+	}
+	// The ledger has an entry before a node has the taint, so it is read after the node.
+	all, _, err := r.readLedger(ctx)
+	if err != nil {
+		return err
+	}
+	return client.IgnoreNotFound(r.removeTaints(ctx, node, func(t corev1.Taint) bool {
+		return ours(t) && (oldTaint(t, time.Now()) || !slices.ContainsFunc(all, func(e ledgerEntry) bool {
+			return e.open() && e.Node == node.Name && t.Key == taintPrefix+string(e.ClaimUID)
+		}))
+	}))
+}

@@ -1,0 +1,285 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+func TestPodsAreEvictedAndTheVolumeStagedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		job := w.runs()
+		says(t, job, v1alpha1.ResultSucceeded, ReasonHealthy, "healthy")
+		w.clean()
+		if !slices.Equal(w.evicted, []string{"a", "b"}) || w.dryRuns < 4 {
+			t.Errorf("evicted %v, tried %d times", w.evicted, w.dryRuns)
+		}
+		all, _, err := w.reconciler.readLedger(t.Context())
+		must(t, err)
+		if len(all) != 1 || all[0].Node != "node-1" || all[0].Outcome != unstaged || len(all[0].Pods) != 2 || len(job.Status.Nodes) != 1 {
+			t.Errorf("got %+v, %+v", all, job.Status)
+		}
+	})
+}
+
+// TestTheTaintStandsUntilTheNodeHasUnstaged, also when all pods are gone.
+func TestTheTaintStandsUntilTheNodeHasUnstaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		waited := 0
+		w.kubelet = func() {
+			staged := w.node.staged
+			w.kubeletEnds()
+			if len(w.evicted) == 2 && waited < 20 {
+				waited++
+				w.node.staged = staged
+				if w.taintValue() == "" {
+					t.Error("the taint is gone while the volume is staged")
+				}
+				return
+			}
+			w.scheduler()
+		}
+		says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+		w.clean()
+	})
+}
+
+// TestVolumeInUseKeepsTheTaint where the driver has attachments, and only there.
+func TestVolumeInUseKeepsTheTaint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		node := w.theNode()
+		node.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/driver^handle"}
+		must(t, w.api.Status().Update(t.Context(), node))
+		w.kubelet = w.kubeletEnds
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, "was not unstaged within")
+		w.clean()
+	})
+}
+
+func TestDryRunEvictsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		job := w.job("job")
+		job.Spec.DryRun = true
+		must(t, w.api.Update(t.Context(), job))
+		says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonWouldEvict, "2 pods (a, b)")
+		w.clean()
+		if len(w.evicted) > 0 || w.dryRuns != 2 {
+			t.Errorf("evicted %v, tried %d", w.evicted, w.dryRuns)
+		}
+	})
+}
+
+// TestGivesUp where something comes between; all that it did is taken back.
+func TestGivesUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// then happens once as many pods were evicted as evicted says, and the taint stands.
+		evicted int
+		then    func(w *evictWorld)
+		why     string
+		goes    int
+	}{
+		"a budget":          {0, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted", 0},
+		"healthy meanwhile": {0, func(w *evictWorld) { w.node.found = nil }, "nothing was found", 0},
+		"the device is gone": {1, func(w *evictWorld) {
+			w.node.found = append(w.node.found, finding{"DeviceMissing", "gone"})
+		}, "no new stage ends DeviceMissing", 1},
+		"a pod by nodeName": {1, func(w *evictWorld) { must(w.t, w.api.Create(w.t.Context(), appPod("node-1", "new"))) }, "pod new came to the node", 1},
+		"stopped by the settings": {1, func(w *evictWorld) {
+			settings := theSettings("drivers: [driver]")
+			settings.Data["mode"] = "off"
+			must(w.t, w.api.Update(w.t.Context(), settings))
+		}, `mode "off"`, 1},
+		"the taint was removed by hand": {1, func(w *evictWorld) {
+			node := w.theNode()
+			node.Spec.Taints = node.Spec.Taints[:1]
+			must(w.t, w.api.Update(w.t.Context(), node))
+		}, "does not have the taint any more", 1},
+		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "was not unstaged within", 1},
+		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "was not unstaged within", 1},
+		"never unstaged":           {2, func(w *evictWorld) { w.kubelet = func() {} }, "was not unstaged within", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				did := false
+				w.kubelet = func() {
+					if !did && w.taintValue() != "" && len(w.evicted) == tc.evicted {
+						did = true
+						tc.then(w)
+					}
+				}
+				says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, tc.why)
+				w.clean()
+				if len(w.evicted) != tc.goes {
+					t.Errorf("evicted %v", w.evicted)
+				}
+			})
+		})
+	}
+}
+
+// TestControllerEndsAnywhere has the process end before and after each write: the next one
+// ends what was begun or takes it back.
+func TestControllerEndsAnywhere(t *testing.T) {
+	writes := 0
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		w.runs()
+		writes = w.writes
+	})
+	if writes < 10 {
+		t.Fatalf("only %d writes", writes)
+	}
+	for dies := 1; dies <= writes; dies++ {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("write %d, written %t", dies, after), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newEvictWorld(t)
+					w.dies, w.after = dies, after
+					w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+					job := w.runs()
+					w.clean()
+					if len(w.evicted) != len(slices.Compact(slices.Sorted(slices.Values(w.evicted)))) {
+						t.Errorf("evicted %v", w.evicted)
+					}
+					reason := condition(job, v1alpha1.ConditionFailed).Reason
+					if job.Status.Result == v1alpha1.ResultFailed && reason != ReasonEvictionGaveUp {
+						t.Errorf("got %+v", job.Status)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTaintsOfJobsThatAreGone are removed, and no others.
+func TestTaintsOfJobsThatAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		for w.taintValue() == "" {
+			w.reconcile("job")
+		}
+		must(t, w.reconciler.sweep(t.Context()))
+		if w.taintValue() == "" {
+			t.Fatal("the taint of a job that runs was removed")
+		}
+		must(t, w.api.Delete(t.Context(), w.job("job")))
+		w.restartEvict()
+		must(t, w.reconciler.sweep(t.Context()))
+		w.clean()
+
+		node := w.theNode()
+		now := time.Now()
+		node.Spec.Taints = append(node.Spec.Taints, taintOf("old", now.Unix()-660), taintOf("unknown", now.Unix()), corev1.Taint{Key: taintPrefix + "bad", Value: "x", Effect: corev1.TaintEffectNoSchedule})
+		must(t, w.api.Update(t.Context(), node))
+		must(t, w.reconciler.sweep(t.Context()))
+		w.clean()
+	})
+}
+
+// TestLimits: whatever jobs there are, a claim, a driver and a node are spared.
+func TestLimits(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	next := ledgerEntry{Claim: "c", ClaimUID: "c", Driver: "d", Node: "n", JobUID: "next"}
+	entry := func(claim, driver, node string, ago, took time.Duration) ledgerEntry {
+		e := ledgerEntry{ClaimUID: next.ClaimUID, Driver: driver, Node: node, Start: now.Add(-ago).Unix()}
+		if claim != "c" {
+			e.ClaimUID = "other"
+		}
+		if took > 0 {
+			e.End = e.Start + int64(took.Seconds())
+		}
+		return e
+	}
+	for name, tc := range map[string]struct {
+		l           ledger
+		spent, busy string
+	}{
+		"nothing":                 {},
+		"once":                    {l: ledger{entry("c", "d", "m", 30*time.Minute, time.Minute)}},
+		"twice":                   {l: ledger{entry("c", "d", "m", 30*time.Minute, time.Minute), entry("c", "d", "m", 20*time.Minute, time.Minute)}, spent: "evicted 2 times"},
+		"twice, one long ago":     {l: ledger{entry("c", "d", "m", 80*time.Minute, time.Minute), entry("c", "d", "m", 20*time.Minute, time.Minute)}},
+		"the driver's budget":     {l: ledger{entry("x", "d", "m", time.Minute, 1), entry("x", "d", "m", time.Minute, time.Second), entry("x", "d", "m", time.Minute, time.Second)}, spent: "driver d had 3"},
+		"the node, five minutes":  {l: ledger{entry("x", "e", "n", 30*time.Minute, 5*time.Minute)}},
+		"the node, six minutes":   {l: ledger{entry("x", "e", "n", 30*time.Minute, 6*time.Minute)}, spent: "node n had our taints for 6m0s"},
+		"the node, one is open":   {l: ledger{entry("x", "e", "n", 6*time.Minute, 0)}, spent: "node n had our taints", busy: "evict.max is 1"},
+		"another node's is open":  {l: ledger{entry("x", "e", "m", 6*time.Minute, 0)}, busy: "evict.max is 1"},
+		"the claim's own is open": {l: ledger{entry("c", "d", "m", time.Minute, 0)}, busy: "evicts the claim's pods"},
+	} {
+		if got := tc.l.spent(next, 3, now); !strings.Contains(got, tc.spent) || (got == "") != (tc.spent == "") {
+			t.Errorf("%s: spent %q", name, got)
+		}
+		if got := tc.l.busy(next, 1); !strings.Contains(got, tc.busy) || (got == "") != (tc.busy == "") {
+			t.Errorf("%s: busy %q", name, got)
+		}
+	}
+}
+
+// TestThirdEvictionInAnHourIsRefused although the jobs of the first two were deleted.
+func TestThirdEvictionInAnHourIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		for _, next := range []types.UID{"second", "third"} {
+			says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+			must(t, w.api.Delete(t.Context(), w.job("job")))
+			job := evictJob("job")
+			job.UID = next
+			must(t, w.api.Create(t.Context(), job))
+			w.node.found = []finding{shutdown}
+		}
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, "evicted 2 times within an hour")
+		w.clean()
+	})
+}
+
+// TestLedgerThatCannotBeRead keeps from evictions: nobody knows what was evicted.
+func TestLedgerThatCannotBeRead(t *testing.T) {
+	w := newEvictWorld(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}, Data: map[string]string{ledgerKey: "["}})
+	if err := w.pass(); err == nil || w.taintValue() != "" || w.dryRuns != 0 {
+		t.Errorf("got %v; taint %q", err, w.taintValue())
+	}
+}
+
+// TestEvictionWaitsAsLongAsTheSettingSays, and looks again before it begins.
+func TestEvictionWaitsAsLongAsTheSettingSays(t *testing.T) {
+	for name, recovers := range map[string]bool{"stays sick": false, "recovers": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				must(t, w.api.Update(t.Context(), theSettings("drivers: [driver]\nafter: 2m\n")))
+				begin := time.Now()
+				var first time.Duration
+				w.kubelet = func() {
+					if recovers && time.Since(begin) > time.Minute {
+						w.node.found = nil
+					}
+					if first == 0 && w.taintValue() != "" {
+						first = time.Since(begin)
+					}
+					w.kubeletEnds()
+					w.scheduler()
+				}
+				says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+				if recovers != (len(w.evicted) == 0) || !recovers && first < 2*time.Minute {
+					t.Errorf("evicted %v after %v", w.evicted, first)
+				}
+			})
+		})
+	}
+}

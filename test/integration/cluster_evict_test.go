@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+const ourTaints = "restage.node-healer.csi-addons.io/"
+
+// TestControllerTaintsNodesAndNothingElse tries everything that the controller's token could
+// change on a node.
+func TestControllerTaintsNodesAndNothingElse(t *testing.T) {
+	n := newNodesTokens(t)
+	installJobs(t, n.api)
+	_, kubeconfig := newControllerPod(t, n.api)
+	// What is a role's business, a policy denies too.
+	n.api.Grant(t, ownNamespace, controllerName, rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Verbs: []string{"patch", "update", "create", "delete"},
+	})
+	controller, admin := clientOf(t, kubeconfig), n.api.Dynamic()
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	name := n.nodes[0].Name
+	patch := func(change string, subresources ...string) func(dryRun []string) error {
+		return func(dryRun []string) error {
+			_, err := controller.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+			return err
+		}
+	}
+	taints := func(all ...corev1.Taint) string {
+		raw, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": all}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	effect := corev1.TaintEffectNoSchedule
+	theirs := corev1.Taint{Key: "example.com/theirs", Value: "x", Effect: effect}
+	if _, err := admin.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(taints(theirs)), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now := fmt.Sprint(time.Now().Unix())
+	ours := corev1.Taint{Key: ourTaints + "0e9d7d9d-6d1c-4d5a-8d3f-0d6f3a1c2b4e", Value: now, Effect: effect}
+	second := corev1.Taint{Key: ourTaints + "another", Value: now, Effect: effect}
+	changed := func(change func(*corev1.Taint)) corev1.Taint {
+		next := ours
+		change(&next)
+		return next
+	}
+	n.must("another taint", false, patch(taints(theirs, corev1.Taint{Key: "example.com/x", Effect: effect})))
+	n.must("a key that begins otherwise", false, patch(taints(theirs, corev1.Taint{Key: "x." + ourTaints + "a", Value: now, Effect: effect})))
+	n.must("our taint", true, patch(taints(theirs, ours)))
+	n.must("a second one", true, patch(taints(theirs, ours, second)))
+	n.must("another value of it, and a second one", true, patch(taints(theirs, changed(func(t *corev1.Taint) { t.Value = "1" }), second)))
+	for what, change := range map[string]string{
+		"ours that evicts what runs": taints(theirs, changed(func(t *corev1.Taint) { t.Effect = corev1.TaintEffectNoExecute })),
+		"ours without a time":        taints(theirs, changed(func(t *corev1.Taint) { t.Value = "" })),
+		"ours with a word":           taints(theirs, changed(func(t *corev1.Taint) { t.Value = "soon" })),
+		"to remove theirs":           taints(ours),
+		"to change theirs":           taints(corev1.Taint{Key: theirs.Key, Value: "y", Effect: effect}, ours),
+		"ours and theirs by null":    `{"spec": {"taints": null}}`,
+		"ours, and a label":          fmt.Sprintf(`{"metadata": {"labels": {"x": "y"}}, "spec": {"taints": [{"key": %q, "value": "x", "effect": "NoSchedule"}]}}`, theirs.Key),
+		"to cordon":                  `{"spec": {"unschedulable": true}}`,
+		"a provider":                 `{"spec": {"providerID": "x"}}`,
+		"a label":                    `{"metadata": {"labels": {"x": "y"}}}`,
+		"an annotation":              `{"metadata": {"annotations": {"node-healer.csi-addons.io/mode": "off"}}}`,
+		"a finalizer":                `{"metadata": {"finalizers": ["example.com/x"]}}`,
+		"an owner":                   `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`,
+	} {
+		n.must(what, false, patch(change))
+	}
+	n.must("its status", false, patch(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "status"))
+	n.must("to delete it", false, func(dryRun []string) error {
+		return controller.Resource(nodes).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: dryRun})
+	})
+	n.must("to remove ours", true, patch(taints(theirs)))
+	n.must("ours again", true, patch(taints(theirs, ours, second)))
+	n.removesAllTaints()
+	// Others are not held to it.
+	n.must("an administrator", true, func(dryRun []string) error {
+		_, err := admin.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec": {"taints": null}}`), metav1.PatchOptions{DryRun: dryRun})
+		return err
+	})
+}
+
+// removesAllTaints runs the page's command for it.
+func (n *nodesTokens) removesAllTaints() {
+	n.t.Helper()
+	page, err := os.ReadFile("../../docs/eviction.md")
+	harness.Must(n.t, err)
+	_, rest, _ := strings.Cut(string(page), "this removes all:\n\n```sh\n")
+	command, _, found := strings.Cut(rest, "```")
+	if !found {
+		n.t.Fatal("the page has no command")
+	}
+	cmd := exec.Command("bash", "-euc", command)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+n.api.AdminKubeconfig(), "PATH="+filepath.Dir(n.api.Kubelet())+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
+	node, err := n.api.Admin().CoreV1().Nodes().Get(n.t.Context(), n.nodes[0].Name, metav1.GetOptions{})
+	harness.Must(n.t, err)
+	if taints := node.Spec.Taints; len(taints) != 1 || taints[0].Key != "example.com/theirs" {
+		n.t.Errorf("left are %+v", taints)
+	}
+}
