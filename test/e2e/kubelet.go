@@ -28,6 +28,8 @@ makeIPTablesUtilChains: false
 volumePluginDir: %s/volumeplugins
 resolvConf: ""
 enableServer: false
+featureGates:
+  CSIVolumeHealth: true
 imageGCHighThresholdPercent: 100
 evictionHard:
   imagefs.available: 0%%

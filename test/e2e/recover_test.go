@@ -2,13 +2,16 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // TestAPodGetsItsVolumeBackWithoutARestart kills a volume's FUSE daemon under a
@@ -27,6 +30,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	before, err := app.Log()
 	harness.Must(t, err)
 	expect(t, healer, app, "abnormal")
+	kubeletTells(t, n, app)
 
 	n.Restage(app)
 	if err := app.Read(); !errors.Is(err, unix.ENOTCONN) {
@@ -64,6 +68,26 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	if !strings.HasPrefix(during, before) || !strings.HasPrefix(after, during) {
 		t.Errorf("data was lost\nat the daemon's end:\n%s\nhealed:\n%s\nin the end:\n%s", before, during, after)
 	}
+}
+
+// kubeletTells has the driver answer kubelet by the healer that is built into it: the pod's
+// status names the condition.
+func kubeletTells(t *testing.T, n *Node, app *App) {
+	t.Helper()
+	harness.Must(t, n.Driver.Behave(csidriver.Mode{Healer: true}))
+	eventually(t, "the pod's status names the condition", func() error {
+		health := app.Pod().Status.VolumeHealth
+		for _, volume := range health {
+			for _, c := range volume.HealthConditions {
+				if c.Status == corev1.VolumeHealthInaccessible && c.Reason == "Disconnected" {
+					t.Logf("pod.status.volumeHealth: %+v", volume)
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("it has %+v", health)
+	})
+	harness.Must(t, n.Driver.Behave(csidriver.Mode{}))
 }
 
 // breaks kills the volume's daemon.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 )
 
@@ -47,6 +48,9 @@ func (c *Cluster) startAPI() (*process, error) {
 		// account, the second taints every new node until its kubelet has been
 		// heard of.
 		args = append(args, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
+	}
+	if c.whole && os.Getenv("TEST_KUBERNETES") == "" {
+		args = append(args, "--feature-gates=CSIVolumeHealth=true") // what kubelet tells with it
 	}
 	return c.run("kube-apiserver", args...)
 }

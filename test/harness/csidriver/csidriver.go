@@ -16,6 +16,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/csi-addons/node-healer/pkg/nodehealer"
 )
 
 // Name is the driver's name, unless it is given another one.
@@ -31,6 +33,7 @@ const (
 // Main is the driver. A TestMain calls it first: in a process that was not
 // started as a part of the driver it returns at once, otherwise never.
 func Main() {
+	nodehealer.MaybeWorker()
 	var err error
 	switch os.Getenv(roleEnv) {
 	case plugin:

@@ -24,6 +24,8 @@ type Mode struct {
 	Stage Stage `json:"stage,omitempty"`
 	// Health has it report a volume as degraded: the reason, and the message.
 	Health []string `json:"health,omitempty"`
+	// Healer has the healer that is built into it answer for the health of volumes.
+	Healer bool `json:"healer,omitempty"`
 	// Heal is what NodeHealer does.
 	Heal Heal `json:"heal,omitempty"`
 	// UserKey is the secret without which it stages and heals nothing.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/nodehealer"
 )
 
 // node mounts volumes.
@@ -25,9 +28,15 @@ type node struct {
 	staged map[string]bool
 	// staging has the volumes that are being staged.
 	staging sync.Map
+	// healer is made when the mode asks for it first.
+	healer func() (*nodehealer.Healer, error)
 }
 
-func newNode(d Driver) *node { return &node{driver: d, staged: map[string]bool{}} }
+func newNode(d Driver) *node {
+	return &node{driver: d, staged: map[string]bool{}, healer: sync.OnceValues(func() (*nodehealer.Healer, error) {
+		return nodehealer.New(nodehealer.Config{Driver: d.name(), StateDir: filepath.Join(d.Volumes, "healer"), KubeletRoot: d.Kubelet})
+	})}
+}
 
 func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{NodeId: n.driver.NodeID}, nil
@@ -47,9 +56,16 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	return resp, nil
 }
 
-func (n *node) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	if req.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id: is empty")
+	}
+	if n.driver.mode().Healer {
+		h, err := n.healer()
+		if err != nil {
+			return nil, err
+		}
+		return h.VolumeHealth(ctx, req)
 	}
 	h := &csi.VolumeHealth{VolumeId: req.GetVolumeId()}
 	if said := n.driver.mode().Health; len(said) == 2 {
