@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +36,9 @@ const (
 	keyUID      = "uid"
 	keyPID      = "pid"
 	keyRule     = "rule"
+	keyDriver   = "driver"
+	keyPath     = "path"
+	keyPod      = "pod"
 )
 
 // logTextBytes bounds one text in a log line.
@@ -45,8 +50,8 @@ const verbosityCalls = 4
 
 // logHeal writes the one line of a NodeHealer call; the logger knows the volume, and err
 // is the status that the caller gets. A healthy volume that nothing was done to shows with
-// -v=4 only. The line has reasons and steps, the answer has the evidence. Nothing of the
-// request but the volume ID is logged.
+// -v=4 only. The line has reasons, steps and why they were refused, the answer has the
+// evidence. Nothing of the request but the volume ID and the path is logged.
 func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report) {
 	if err == nil && r.Verdict() == healer.Healthy && len(r.Steps) == 0 {
 		logger = logger.V(verbosityCalls)
@@ -55,30 +60,58 @@ func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report)
 		}
 	}
 	answer := status.Convert(err)
-	fields := []any{keyCode, answer.Code().String(), keyDuration, took.Round(time.Microsecond).String()}
+	fields := map[string]string{keyCode: answer.Code().String(), keyDuration: took.Round(time.Microsecond).String()}
 	switch answer.Code() {
 	case codes.Unknown:
 		// A status prints its code too; the text is enough beside keyCode.
-		logger.Error(errors.New(answer.Message()), "NodeHealer", fields...)
+		logger.Error(errors.New(answer.Message()), "NodeHealer", sorted(fields)...)
 		return
 	case codes.OK:
-		fields = append(fields,
-			keyVerdict, string(r.Verdict()),
-			keyFound, listed(reasons(r)),
-			keyDone, listed(outcomes(r)),
-			keyRefused, listed(refusals(r)))
+		fields[keyDriver], fields[keyPath], fields[keyPod] = listed([]string{r.Driver}), listed([]string{r.Volume.Path}), listed(pods(r))
+		fields[keyVerdict], fields[keyFound] = string(r.Verdict()), listed(reasons(r))
+		fields[keyDone], fields[keyRefused] = listed(outcomes(r)), listed(refusals(r))
 	default:
-		fields = append(fields, keyError, printable.Line(answer.Message(), logTextBytes))
+		fields[keyError] = printable.Line(answer.Message(), logTextBytes)
 	}
-	logger.Info("NodeHealer", fields...)
+	logger.Info("NodeHealer", sorted(fields)...)
+}
+
+// sorted returns fields for a line, in the order of their keys.
+func sorted(fields map[string]string) (all []any) {
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		all = append(all, key, fields[key])
+	}
+	return all
 }
 
 func listed(items []string) string {
 	return printable.Line(strings.Join(unique(items), ","), logTextBytes)
 }
 
-// reasons returns what was found before anything was done, then what was found
-// afterwards.
+// pods returns the pods of what is wrong or could not be judged; of a volume with which nothing
+// is, that of its path.
+func pods(r healer.Report) (uids []string) {
+	add := func(d healer.Diagnosis, path string) {
+		if p, _ := d.Case.MountPoint(path); p.PodUID != "" {
+			uids = append(uids, p.PodUID)
+		}
+	}
+	for _, d := range []healer.Diagnosis{r.Before, r.After} {
+		for _, c := range d.Conditions {
+			add(d, c.MountPoint)
+		}
+		for _, u := range d.Case.Unjudged {
+			uids = append(uids, u.MountPoint.PodUID)
+		}
+	}
+	if len(uids) == 0 {
+		add(r.After, r.Volume.Path)
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// reasons returns what was found before or after anything was done.
 func reasons(r healer.Report) []string {
 	var out []string
 	for _, d := range []healer.Diagnosis{r.Before, r.After} {
@@ -89,6 +122,7 @@ func reasons(r healer.Report) []string {
 			out = append(out, "failed:"+f.Provider)
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 
@@ -107,8 +141,9 @@ func outcomes(r healer.Report) []string {
 func refusals(r healer.Report) []string {
 	out := make([]string, 0, len(r.Refused))
 	for _, s := range r.Refused {
-		out = append(out, s.Step)
+		out = append(out, s.Step+": "+s.Why)
 	}
+	slices.Sort(out)
 	return out
 }
 

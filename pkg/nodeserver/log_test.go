@@ -41,8 +41,18 @@ func TestOneLinePerCall(t *testing.T) {
 		}, nil, []string{`code="OK"`, `verdict="healed"`, `found="NotMounted"`, `done="rebind:failed(permission),rebind:failed(unknown),rebind"`}},
 		"abnormal": {healer.Report{
 			After:   healer.Diagnosis{Conditions: []healer.Condition{condition}, Failures: []healer.ProviderFailure{{Provider: "csi", Err: errors.New("x")}}},
-			Refused: []healer.Refusal{{Step: "rebind"}, {Step: "rebind"}},
-		}, nil, []string{`verdict="abnormal"`, `found="NotMounted,failed:csi"`, `refused="rebind"`}},
+			Refused: []healer.Refusal{{Step: "rebind", Why: "not wanted"}, {Step: "rebind", Why: "not wanted"}, {Step: "cover", Why: "no"}},
+		}, nil, []string{`verdict="abnormal"`, `found="NotMounted,failed:csi"`, `refused="cover: no,rebind: not wanted"`}},
+		"of several pods": {healer.Report{
+			Driver: "d.example.com",
+			After: healer.Diagnosis{
+				Case: healer.Case{
+					MountPoints: []healer.MountPoint{{Path: "/p", PodUID: "uid-b"}, {Path: "/well", PodUID: "uid-c"}},
+					Unjudged:    []healer.Unjudged{{MountPoint: healer.MountPoint{Path: "/q", PodUID: "uid-a"}}},
+				},
+				Conditions: []healer.Condition{condition},
+			},
+		}, nil, []string{`done="" driver="d.example.com" duration=`, `found="NotMounted" path="` + goodRequest().GetVolumePath() + `" pod="uid-a,uid-b" refused="" verdict="abnormal"`}},
 		"busy":    {healer.Report{}, &healer.Error{Kind: healer.KindBusy, Text: "since\n12:00"}, []string{`code="Aborted"`, `error="since\\n12:00"`}},
 		"unknown": {healer.Report{}, healer.Failed("read", errors.New("EIO")), []string{`code="Unknown"`, `err="read: EIO"`}},
 	} {
