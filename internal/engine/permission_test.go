@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/privilege"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -19,13 +19,13 @@ const target = "/var/lib/kubelet/pods/0d1c5a2e-0000-4000-8000-000000000001/volum
 func TestExplainPermission(t *testing.T) {
 	const everything = "000001ffffffffff"
 	for name, tc := range map[string]struct {
-		has  node.Privileges
+		has  privilege.Privileges
 		err  error
 		says []string
 		not  []string
 	}{
 		"capabilities": {
-			node.Privileges{Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"}, Filtered: true, Label: "docker-default (enforce)", First: true},
+			privilege.Privileges{Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"}, Filtered: true, Label: "docker-default (enforce)", First: true},
 			fmt.Errorf("mount point: clone %q: %w", "/staging", syscall.EPERM),
 			[]string{
 				"rebind is not permitted: this process lacks CAP_SYS_ADMIN, CAP_SYS_PTRACE (CapEff 00000000a80425fb)",
@@ -34,31 +34,31 @@ func TestExplainPermission(t *testing.T) {
 			[]string{"seccomp", "docker-default"},
 		},
 		"a way through directories": {
-			node.Privileges{Effective: "0000000000200000", Missing: []string{"CAP_DAC_READ_SEARCH"}},
+			privilege.Privileges{Effective: "0000000000200000", Missing: []string{"CAP_DAC_READ_SEARCH"}},
 			fmt.Errorf("finalize: resolve: %w", syscall.EACCES),
 			[]string{"this process lacks CAP_DAC_READ_SEARCH"},
 			nil,
 		},
 		"a user namespace, in which all capabilities are there": {
-			node.Privileges{Effective: everything, UserMap: "0 100000 65536"},
+			privilege.Privileges{Effective: everything, UserMap: "0 100000 65536"},
 			syscall.EPERM,
 			[]string{"user namespace", "Fix: no hostUsers: false", "uid_map shows 0 0 4294967295, and not 0 100000 65536"},
 			[]string{"lacks"},
 		},
 		"a security module": {
-			node.Privileges{Effective: everything, Label: "cri-containerd.apparmor.d (enforce)"},
+			privilege.Privileges{Effective: everything, Label: "cri-containerd.apparmor.d (enforce)"},
 			syscall.EACCES,
 			[]string{"all capabilities, and is confined by cri-containerd.apparmor.d (enforce)", "without appArmorProfile", "dmesg"},
 			nil,
 		},
 		"a filter": {
-			node.Privileges{Effective: everything, Filtered: true},
+			privilege.Privileges{Effective: everything, Filtered: true},
 			syscall.EPERM,
 			[]string{"seccomp filter", "without seccompProfile", "grep Seccomp: "},
 			nil,
 		},
 		"another process 1": {
-			node.Privileges{Effective: everything, First: true},
+			privilege.Privileges{Effective: everything, First: true},
 			syscall.EACCES,
 			[]string{"/proc/1 not the node's", "Fix: hostPID: true"},
 			nil,
@@ -91,25 +91,25 @@ func TestExplainPermission(t *testing.T) {
 	}
 }
 
-func having(p node.Privileges) func() (node.Privileges, error) {
-	return func() (node.Privileges, error) { return p, nil }
+func having(p privilege.Privileges) func() (privilege.Privileges, error) {
+	return func() (privilege.Privileges, error) { return p, nil }
 }
 
 // TestExplainPermissionNot returns errors that nothing here explains, and gets
 // them back.
 func TestExplainPermissionNot(t *testing.T) {
-	none := node.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}
+	none := privilege.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}
 	for name, tc := range map[string]struct {
-		own func() (node.Privileges, error)
+		own func() (privilege.Privileges, error)
 		err error
 	}{
 		"no error":                      {having(none), nil},
 		"another one":                   {having(none), syscall.EBUSY},
 		"a refusal of ours":             {having(none), fmt.Errorf("%w: taking ours off again: %w", healer.ErrRefused, syscall.EPERM)},
 		"a lost worker":                 {having(none), worker.ErrLost},
-		"nothing is missing":            {having(node.Privileges{}), syscall.EPERM},
-		"a filter gives no EACCES":      {having(node.Privileges{Filtered: true}), syscall.EACCES},
-		"the privileges cannot be read": {func() (node.Privileges, error) { return none, errors.New("no /proc") }, syscall.EPERM},
+		"nothing is missing":            {having(privilege.Privileges{}), syscall.EPERM},
+		"a filter gives no EACCES":      {having(privilege.Privileges{Filtered: true}), syscall.EACCES},
+		"the privileges cannot be read": {func() (privilege.Privileges, error) { return none, errors.New("no /proc") }, syscall.EPERM},
 	} {
 		if got := ExplainPermission("rebind", target, tc.err, tc.own); got != tc.err { //nolint:errorlint // the same, not one that wraps it
 			t.Errorf("%s: %v became %v", name, tc.err, got)
@@ -118,7 +118,7 @@ func TestExplainPermissionNot(t *testing.T) {
 }
 
 func TestExplainPermissionBounds(t *testing.T) {
-	p := node.Privileges{Effective: "0", Label: strings.Repeat("ä", 4096)}
+	p := privilege.Privileges{Effective: "0", Label: strings.Repeat("ä", 4096)}
 	for range 2 {
 		text := ExplainPermission("rebind", "/"+strings.Repeat("ü", 4096), syscall.EPERM, having(p)).Error()
 		if len(text) >= 500 || !strings.Contains(text, "Fix: ") || !strings.Contains(text, "Check on the node: ") {
@@ -131,7 +131,7 @@ func TestExplainPermissionBounds(t *testing.T) {
 // TestStuckStepStaysStuck: an explanation must not hide that a worker goes on.
 func TestStuckStepStaysStuck(t *testing.T) {
 	stuck := &stillAtIt{ended: make(chan struct{})}
-	err := ExplainPermission("rebind", target, errors.Join(stuck, syscall.EPERM), having(node.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}))
+	err := ExplainPermission("rebind", target, errors.Join(stuck, syscall.EPERM), having(privilege.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}))
 	if !strings.Contains(err.Error(), "CAP_SYS_ADMIN") || len(stuckBehind(err)) != 1 {
 		t.Errorf("%v has %d workers still running", err, len(stuckBehind(err)))
 	}

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/privilege"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -50,7 +50,7 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 		}
 	}()
 	for i, err := range e.act(ctx, c, admitted) {
-		outcomes[i].Err = ExplainPermission(outcomes[i].Step, outcomes[i].MountPoint, err, node.OwnPrivileges)
+		outcomes[i].Err = ExplainPermission(outcomes[i].Step, outcomes[i].MountPoint, err, privilege.Own)
 	}
 	return outcomes
 }

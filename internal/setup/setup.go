@@ -16,6 +16,7 @@ import (
 	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/privilege"
 	"github.com/csi-addons/node-healer/internal/state"
 	"github.com/csi-addons/node-healer/internal/wanted"
 	"github.com/csi-addons/node-healer/internal/worker"
@@ -142,7 +143,7 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 	}
 	p.onClose(func(context.Context) error { return p.audit.Close() })
 	if p.namespace, err = node.OpenNamespace(cfg.HostNamespace, append([]string{cfg.KubeletRoot}, cfg.PathRoots...)); err != nil {
-		return nil, engine.ExplainPermission("a start", cfg.HostNamespace, err, node.OwnPrivileges)
+		return nil, engine.ExplainPermission("a start", cfg.HostNamespace, err, privilege.Own)
 	}
 	p.onClose(func(context.Context) error { return p.namespace.Close() })
 	if p.Workers, err = newPool(cfg, p.namespace); err != nil {

@@ -1,4 +1,6 @@
-package node
+// Package privilege says what the kernel grants this process, and what it lacks for the work on
+// mounts.
+package privilege
 
 import (
 	"fmt"
@@ -8,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 // Privileges says what the kernel grants this process.
@@ -46,8 +50,8 @@ var needed = []struct {
 	{"CAP_DAC_READ_SEARCH", []uint{unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE}},
 }
 
-// OwnPrivileges reads what this process has.
-func OwnPrivileges() (Privileges, error) { return privilegesIn("/proc/self", os.Getpid()) }
+// Own reads what this process has.
+func Own() (Privileges, error) { return privilegesIn("/proc/self", os.Getpid()) }
 
 func privilegesIn(proc string, pid int) (Privileges, error) {
 	status, err := os.ReadFile(filepath.Join(proc, "status"))
@@ -115,4 +119,51 @@ func confinement(proc string) string {
 		return "" // SELinux: a super privileged container, or no container
 	}
 	return label
+}
+
+// Lack is something that a privileged process has and this one does not have: what it is, how a
+// pod gets it, and how to see that on the node.
+type Lack struct{ What, Fix, Check string }
+
+// self is the server's directory in /proc, for a shell on the node: its image
+// has none.
+const self = "/proc/$(pgrep -xo node-healer)"
+
+// Lack returns the first lack that explains a refusal. Missing capabilities lead to
+// EPERM, or to EACCES on a path walk and in /proc; a seccomp filter mostly to EPERM, and
+// a security module to either.
+func (p Privileges) Lack(notPermitted bool) (Lack, bool) {
+	switch {
+	case p.UserMap != "":
+		return Lack{
+			"this process is in a user namespace, where its capabilities do not count for the node's mounts",
+			"no hostUsers: false in the pod",
+			"cat " + self + "/uid_map shows 0 0 4294967295, and not " + p.UserMap,
+		}, true
+	case len(p.Missing) > 0:
+		return Lack{
+			fmt.Sprintf("this process lacks %s (CapEff %s)", strings.Join(p.Missing, ", "), p.Effective),
+			"privileged: true, hostPID: true and Bidirectional mounts, as in deploy/daemonset",
+			"grep CapEff " + self + "/status, or kubectl get ds -A -l app.kubernetes.io/name=node-healer -o jsonpath='{..privileged} {..hostPID}'",
+		}, true
+	case p.Label != "":
+		return Lack{
+			"this process has all capabilities, and is confined by " + printable.Line(p.Label, 64),
+			"privileged: true without appArmorProfile and seLinuxOptions",
+			"cat " + self + "/attr/current; dmesg | grep -i denied",
+		}, true
+	case p.Filtered && notPermitted:
+		return Lack{
+			"this process has all capabilities, and a seccomp filter",
+			"privileged: true without seccompProfile",
+			"grep Seccomp: " + self + "/status shows 0",
+		}, true
+	case p.First:
+		return Lack{
+			"this process is the first of its pid namespace, and /proc/1 not the node's",
+			"hostPID: true in the pod, as in deploy/daemonset",
+			"kubectl get ds -A -l app.kubernetes.io/name=node-healer -o jsonpath='{..hostPID}'",
+		}, true
+	}
+	return Lack{}, false
 }

@@ -1,4 +1,4 @@
-package node
+package privilege
 
 import (
 	"os"
@@ -81,9 +81,9 @@ func TestPrivilegesUnknown(t *testing.T) {
 	}
 }
 
-// TestOwnPrivileges compares with what root can do.
-func TestOwnPrivileges(t *testing.T) {
-	p, err := OwnPrivileges()
+// TestOwn compares with what root can do.
+func TestOwn(t *testing.T) {
+	p, err := Own()
 	if err != nil {
 		t.Fatal(err)
 	}
