@@ -79,14 +79,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if code := outcome(0); err != nil && !errors.As(err, &code) {
 		text := strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
 		if call := (callError{}); errors.As(err, &call) {
-			s := status.Convert(call.error)
-			if text = s.Message(); s.Code() == codes.Unimplemented && len(s.Details()) == 0 {
-				text = "the server is none of this version's: it does not know this command, or is another program (--endpoint)"
-			}
+			text = wording(call)
 		}
 		_, _ = fmt.Fprintln(stderr, root.DisplayName()+": "+printable.Line(text, maxErrorBytes))
 	}
 	return exitCode(err)
+}
+
+// wording returns what a person reads of an error.
+func wording(call callError) string {
+	s := status.Convert(call.error)
+	if s.Code() == codes.Unimplemented && len(s.Details()) == 0 {
+		return "the server does not know this command: it is of another version, or another program (--endpoint)"
+	}
+	return s.Message()
 }
 
 // callError is an error that a command got after its arguments were accepted.
@@ -149,7 +155,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		return err
 	}
-	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newExplain(dial))
+	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newStatus(dial), newExplain(dial))
 	return root
 }
 

@@ -62,6 +62,10 @@ func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStre
 	return nil
 }
 
+func (*fakeAdmin) GetStatus(context.Context, *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
+	return &adminpb.ServerStatus{Lines: []*adminpb.StatusLine{{Name: "version", Value: "v1"}, {Name: "api", Value: "does not answer: no\x1b[2J"}}}, nil
+}
+
 func (f *fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingServer[adminpb.AuditLine]) error {
 	if r.GetLimit() > 1000 {
 		return status.Error(codes.InvalidArgument, "limit: must be between 1 and 1000")
@@ -288,7 +292,7 @@ func TestErrorsAreInWords(t *testing.T) {
 	}{
 		{"list --endpoint=unix://" + dir + "/none", exitNoAnswer, "there is no " + dir + "/none: run healerctl on the node"},
 		{"list --endpoint=unix://" + dir + "/dead", exitNoAnswer, "nobody listens at " + dir + "/dead: "},
-		{"list --endpoint=unix://" + dir + "/other", exitNoAnswer, "or is another program"},
+		{"list --endpoint=unix://" + dir + "/other", exitNoAnswer, "or another program"},
 		{"list --endpoint=" + dir + "/none", exitUsage, "is not unix:///PATH"},
 		{"list --endpoint=unix://none", exitUsage, "is not unix:///PATH"},
 		{"check pvc/data", exitNoAnswer, "there is no kubeconfig"},

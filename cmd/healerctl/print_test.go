@@ -272,6 +272,22 @@ volume_id: vol-1
 `)
 }
 
+func TestStatusPrints(t *testing.T) {
+	call := (&fakeAdmin{}).serve(t)
+	prints(t, call, 0, "status", `
+  healerctl   unknown
+  version     v1
+  api         does not answer: no\x1b[2J
+`)
+	prints(t, call, 0, "status -o json", `
+{
+  "api": "does not answer: no\u001b[2J",
+  "healerctl": "unknown",
+  "version": "v1"
+}
+`)
+}
+
 // prints compares all of what a command prints, and its exit code.
 func prints(t *testing.T, call func(args ...string) (int, string, string), wantCode int, command, want string) {
 	t.Helper()

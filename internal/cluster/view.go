@@ -94,6 +94,25 @@ func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPo
 	return v, nil
 }
 
+// Answers asks the API for this node's object, and returns why that has no answer.
+func (c *Cluster) Answers(ctx context.Context) error {
+	node, err := get(ctx, c.reader, nodeKind, "", c.cfg.NodeName)
+	if err == nil && node == nil {
+		err = fmt.Errorf("it answers, and has no node %q (--node-id)", c.cfg.NodeName)
+	}
+	return err
+}
+
+// Policy says what the settings of the cluster allow at most.
+func (c *Cluster) Policy() string {
+	s := c.currentSettings()
+	text := s.mode.String() + " at most, by " + c.configMapName()
+	if s.err != nil {
+		text += ", which cannot be read: " + s.err.Error()
+	}
+	return text
+}
+
 // unknown returns the error for what the API has not said.
 func unknown(err error) error { return fmt.Errorf("what the cluster wants is not known: %w", err) }
 

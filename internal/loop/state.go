@@ -21,7 +21,8 @@ func (l *Loop) States(ctx context.Context) (s healer.LoopState) {
 	case <-l.ended:
 	case <-ctx.Done():
 	}
-	s.On, s.Searched = l.cfg.Action() != Off, time.Unix(0, l.searched.Load())
+	action := l.cfg.Action()
+	s.On, s.Action, s.Searched = action != Off, string(action), time.Unix(0, l.searched.Load())
 	return s
 }
 

@@ -106,11 +106,14 @@ type Config struct {
 // Parts are the open parts of a healer. Close ends them.
 type Parts struct {
 	cfg     Config
+	began   time.Time
 	Node    *node.Node
 	Workers *worker.Pool
 
 	// more are Config.Providers.
-	more      []healer.Provider
+	more []healer.Provider
+	// providers are the names of those that are asked.
+	providers []string
 	namespace *node.Namespace
 	records   *state.Records
 	audit     *state.Audit
@@ -123,7 +126,7 @@ type Parts struct {
 // Open opens the state directory and the host's mount namespace, and makes what runs in
 // workers.
 func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
-	p := &Parts{cfg: cfg}
+	p := &Parts{cfg: cfg, began: time.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close(ctx))
@@ -200,7 +203,7 @@ func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 
 // NewProviders makes the providers that are asked; the driver is asked with stager.
 func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
-	return provider.New(provider.Config{
+	all, err := provider.New(provider.Config{
 		Driver: driver.Config{
 			KubeletRoot: p.cfg.KubeletRoot, RealRoot: p.Node.Kubelet().Root, Sockets: p.cfg.CSISockets, StepTimeout: p.cfg.HealTimeout / stepShare,
 			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout), Stager: stager,
@@ -208,6 +211,10 @@ func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
 		Tools: engine.NewTools(p.Node), Node: p.Node, Scope: p.cfg.HealContainers, FUSEAbort: p.cfg.FUSEAbort,
 		More: p.more, NoDriver: p.cfg.NoDriver, Disabled: p.cfg.DisabledProviders,
 	})
+	for _, one := range all {
+		p.providers = append(p.providers, one.Name())
+	}
+	return all, err
 }
 
 // NewEngine makes the engine, which Close ends.
@@ -255,6 +262,7 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 		Volumes:     p.Node,
 		Names:       names,
 		States:      states,
+		Status:      func(ctx context.Context) []nodeserver.StatusLine { return p.status(ctx, c, states(ctx)) },
 		Audit:       p.audit,
 		Driver:      p.cfg.onlyDriver(),
 		Name:        p.cfg.Name,

@@ -33,6 +33,8 @@ type LoopState struct {
 	// when the loop was made. Both are known even if the loop hangs.
 	On       bool
 	Searched time.Time
+	// Action is what the loop may do now: observe or heal; off or empty while it does nothing.
+	Action string
 	// Volumes has none once the loop has ended, and if it does not answer.
 	Volumes []VolumeState
 }

@@ -78,6 +78,23 @@ func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops 
 	return loop.On
 }
 
+// GetStatus implements adminpb.AdminServer.
+func (a admin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
+	if err := onlyRoot(ctx); err != nil {
+		return nil, err
+	}
+	if a.server.cfg.Status == nil {
+		return nil, toStatus(errNotOffered)
+	}
+	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+	defer cancel()
+	out := &adminpb.ServerStatus{}
+	for _, l := range a.server.cfg.Status(ctx) {
+		out.Lines = append(out.Lines, &adminpb.StatusLine{Name: l.Name, Value: adminText(l.Value)})
+	}
+	return out, nil
+}
+
 // timestampOf returns nil for the zero time.
 func timestampOf(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {

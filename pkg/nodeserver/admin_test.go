@@ -141,6 +141,23 @@ func TestAdminListsTheLastAnswer(t *testing.T) {
 	}
 }
 
+func TestAdminStatus(t *testing.T) {
+	a := newAdmin(t, &fakeHealer{})
+	if _, err := a.GetStatus(asUID(0), nil); status.Code(err) != codes.Unimplemented {
+		t.Errorf("%v", err)
+	}
+	a.server.cfg.Status = func(ctx context.Context) []StatusLine {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("an API may never answer")
+		}
+		return []StatusLine{{"mode", "heal"}, {"api", "no\x1b[2J" + strings.Repeat("x", 2*adminTextBytes)}}
+	}
+	s, err := a.GetStatus(asUID(0), nil)
+	if lines := s.GetLines(); err != nil || len(lines) != 2 || lines[0].GetValue() != "heal" || len(lines[1].GetValue()) > adminTextBytes || strings.Contains(lines[1].GetValue(), "\x1b") {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
 func TestAnswersAreBounded(t *testing.T) {
 	var a answers
 	for i := range maxAnswers + 10 {
@@ -208,6 +225,9 @@ func TestAdminIsForRoot(t *testing.T) {
 		}
 		if _, err := a.HealVolume(ctx, &adminpb.HealVolumeRequest{VolumeId: "v"}); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: HealVolume: %v", name, err)
+		}
+		if _, err := a.GetStatus(ctx, nil); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: GetStatus: %v", name, err)
 		}
 		if err := a.ListVolumes(nil, &contextStream{ctx: ctx}); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: ListVolumes: %v", name, err)

@@ -44,6 +44,9 @@ type Config struct {
 	// Names returns the claim and the pod of a path as NAMESPACE/NAME, empty where they are
 	// not known; nil: there is no API to ask.
 	Names func(context.Context, facts.VolumePath) (claim, pod string)
+	// Status returns what a person asks of this server first, in order; nil: the Admin service
+	// does not say it. It may take until ctx ends.
+	Status func(context.Context) []StatusLine
 	// States returns what the node's own loop saw last; nil: there is none.
 	States func(context.Context) healer.LoopState
 	// Audit is required with Volumes.
@@ -81,6 +84,9 @@ type Config struct {
 	// into words without durations; nil: nothing does. It must return at once.
 	OnReport func(report healer.Report, words func(healer.Report) string)
 }
+
+// StatusLine is one thing that a person asks of a server.
+type StatusLine struct{ Name, Value string }
 
 // Server is the gRPC server of one node. Make it with New.
 type Server struct {

@@ -19,8 +19,14 @@ func (j *jobs) onNode(t *testing.T, program string, v *claimed) {
 	claim, pod := j.namespace+"/"+v.claim.Name, j.namespace+"/"+v.pod.Name
 	endpoint := "--endpoint=unix://" + j.Socket()
 	out, err := exec.CommandContext(t.Context(), program, "list", endpoint).CombinedOutput()
-	named := func(line string) bool { return strings.Contains(line, v.ID) && strings.Contains(line, v.PV) && strings.Contains(line, pod) }
+	named := func(line string) bool {
+		return strings.Contains(line, v.ID) && strings.Contains(line, v.PV) && strings.Contains(line, pod)
+	}
 	if err != nil || !slices.ContainsFunc(strings.Split(string(out), "\n"), named) {
+		t.Errorf("%v, %s", err, out)
+	}
+	out, err = exec.CommandContext(t.Context(), program, "status", endpoint).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "api         answers\n") || !strings.Contains(string(out), "policy      heal at most, by ConfigMap "+ownNamespace+"/"+ownConfigMap) {
 		t.Errorf("%v, %s", err, out)
 	}
 	for _, name := range []string{claim, pod} {

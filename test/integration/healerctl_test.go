@@ -68,6 +68,12 @@ func TestHealerctl(t *testing.T) {
 		t.Errorf("another user: %v, %s", err, out)
 	}
 
+	for _, line := range []string{"version  ", "mode        heal\n", "loop        off", "policy      none\n", "api         none: only a running container", "providers   ", "limits      ", "queue       0 volumes"} {
+		if out := call(0, "status"); !strings.Contains(out, line) {
+			t.Errorf("%q is not in %s", line, out)
+		}
+	}
+
 	v.Unpublish()
 	lost := n.Table()
 	for _, args := range [][]string{{"check", "by hand"}, {"heal", "--dry-run", "by hand"}} {

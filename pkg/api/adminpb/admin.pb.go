@@ -867,6 +867,139 @@ func (x *Step) GetPlace() string {
 	return ""
 }
 
+type GetStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusRequest) Reset() {
+	*x = GetStatusRequest{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusRequest) ProtoMessage() {}
+
+func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetStatusRequest) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{9}
+}
+
+type ServerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which a person reads them. Names stay, values are for people.
+	Lines         []*StatusLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerStatus) Reset() {
+	*x = ServerStatus{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerStatus) ProtoMessage() {}
+
+func (x *ServerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
+func (*ServerStatus) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ServerStatus) GetLines() []*StatusLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+type StatusLine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusLine) Reset() {
+	*x = StatusLine{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusLine) ProtoMessage() {}
+
+func (x *StatusLine) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusLine.ProtoReflect.Descriptor instead.
+func (*StatusLine) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StatusLine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StatusLine) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 type ReadAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty: all volumes.
@@ -879,7 +1012,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +1024,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +1037,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{9}
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReadAuditRequest) GetVolumeId() string {
@@ -933,7 +1066,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1078,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1091,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{10}
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AuditLine) GetJson() string {
@@ -976,7 +1109,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1121,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1134,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{11}
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type ExplainResponse struct {
@@ -1014,7 +1147,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1159,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1172,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{12}
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExplainResponse) GetConditions() []*Condition {
@@ -1132,7 +1265,14 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"mountPoint\x12\x12\n" +
 	"\x04cost\x18\x03 \x01(\tR\x04cost\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12\x14\n" +
-	"\x05place\x18\x05 \x01(\tR\x05place\"E\n" +
+	"\x05place\x18\x05 \x01(\tR\x05place\"\x12\n" +
+	"\x10GetStatusRequest\"K\n" +
+	"\fServerStatus\x12;\n" +
+	"\x05lines\x18\x01 \x03(\v2%.nodehealer.admin.v1alpha1.StatusLineR\x05lines\"6\n" +
+	"\n" +
+	"StatusLine\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"E\n" +
 	"\x10ReadAuditRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"\x1f\n" +
@@ -1142,12 +1282,13 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x0fExplainResponse\x12D\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2$.nodehealer.admin.v1alpha1.ConditionR\n" +
-	"conditions2\x84\x04\n" +
+	"conditions2\xe9\x04\n" +
 	"\x05Admin\x12c\n" +
 	"\vListVolumes\x12-.nodehealer.admin.v1alpha1.ListVolumesRequest\x1a!.nodehealer.admin.v1alpha1.Volume\"\x000\x01\x12g\n" +
 	"\vCheckVolume\x12-.nodehealer.admin.v1alpha1.CheckVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12e\n" +
 	"\n" +
-	"HealVolume\x12,.nodehealer.admin.v1alpha1.HealVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12b\n" +
+	"HealVolume\x12,.nodehealer.admin.v1alpha1.HealVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12c\n" +
+	"\tGetStatus\x12+.nodehealer.admin.v1alpha1.GetStatusRequest\x1a'.nodehealer.admin.v1alpha1.ServerStatus\"\x00\x12b\n" +
 	"\tReadAudit\x12+.nodehealer.admin.v1alpha1.ReadAuditRequest\x1a$.nodehealer.admin.v1alpha1.AuditLine\"\x000\x01\x12b\n" +
 	"\aExplain\x12).nodehealer.admin.v1alpha1.ExplainRequest\x1a*.nodehealer.admin.v1alpha1.ExplainResponse\"\x00B3Z1github.com/csi-addons/node-healer/pkg/api/adminpbb\x06proto3"
 
@@ -1163,7 +1304,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescG
 	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescData
 }
 
-var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes = []any{
 	(*ListVolumesRequest)(nil),    // 0: nodehealer.admin.v1alpha1.ListVolumesRequest
 	(*Volume)(nil),                // 1: nodehealer.admin.v1alpha1.Volume
@@ -1174,37 +1315,43 @@ var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes =
 	(*Condition)(nil),             // 6: nodehealer.admin.v1alpha1.Condition
 	(*Outcome)(nil),               // 7: nodehealer.admin.v1alpha1.Outcome
 	(*Step)(nil),                  // 8: nodehealer.admin.v1alpha1.Step
-	(*ReadAuditRequest)(nil),      // 9: nodehealer.admin.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),             // 10: nodehealer.admin.v1alpha1.AuditLine
-	(*ExplainRequest)(nil),        // 11: nodehealer.admin.v1alpha1.ExplainRequest
-	(*ExplainResponse)(nil),       // 12: nodehealer.admin.v1alpha1.ExplainResponse
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*GetStatusRequest)(nil),      // 9: nodehealer.admin.v1alpha1.GetStatusRequest
+	(*ServerStatus)(nil),          // 10: nodehealer.admin.v1alpha1.ServerStatus
+	(*StatusLine)(nil),            // 11: nodehealer.admin.v1alpha1.StatusLine
+	(*ReadAuditRequest)(nil),      // 12: nodehealer.admin.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),             // 13: nodehealer.admin.v1alpha1.AuditLine
+	(*ExplainRequest)(nil),        // 14: nodehealer.admin.v1alpha1.ExplainRequest
+	(*ExplainResponse)(nil),       // 15: nodehealer.admin.v1alpha1.ExplainResponse
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_depIdxs = []int32{
 	2,  // 0: nodehealer.admin.v1alpha1.Volume.paths:type_name -> nodehealer.admin.v1alpha1.VolumePath
-	13, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
-	13, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
-	13, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
+	16, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
+	16, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
+	16, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
 	6,  // 4: nodehealer.admin.v1alpha1.VolumeReport.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
 	7,  // 5: nodehealer.admin.v1alpha1.VolumeReport.outcomes:type_name -> nodehealer.admin.v1alpha1.Outcome
 	8,  // 6: nodehealer.admin.v1alpha1.VolumeReport.steps:type_name -> nodehealer.admin.v1alpha1.Step
 	6,  // 7: nodehealer.admin.v1alpha1.VolumeReport.before:type_name -> nodehealer.admin.v1alpha1.Condition
-	6,  // 8: nodehealer.admin.v1alpha1.ExplainResponse.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
-	0,  // 9: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
-	3,  // 10: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
-	4,  // 11: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
-	9,  // 12: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
-	11, // 13: nodehealer.admin.v1alpha1.Admin.Explain:input_type -> nodehealer.admin.v1alpha1.ExplainRequest
-	1,  // 14: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
-	5,  // 15: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	5,  // 16: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	10, // 17: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
-	12, // 18: nodehealer.admin.v1alpha1.Admin.Explain:output_type -> nodehealer.admin.v1alpha1.ExplainResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	11, // 8: nodehealer.admin.v1alpha1.ServerStatus.lines:type_name -> nodehealer.admin.v1alpha1.StatusLine
+	6,  // 9: nodehealer.admin.v1alpha1.ExplainResponse.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
+	0,  // 10: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
+	3,  // 11: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
+	4,  // 12: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
+	9,  // 13: nodehealer.admin.v1alpha1.Admin.GetStatus:input_type -> nodehealer.admin.v1alpha1.GetStatusRequest
+	12, // 14: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
+	14, // 15: nodehealer.admin.v1alpha1.Admin.Explain:input_type -> nodehealer.admin.v1alpha1.ExplainRequest
+	1,  // 16: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
+	5,  // 17: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	5,  // 18: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	10, // 19: nodehealer.admin.v1alpha1.Admin.GetStatus:output_type -> nodehealer.admin.v1alpha1.ServerStatus
+	13, // 20: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
+	15, // 21: nodehealer.admin.v1alpha1.Admin.Explain:output_type -> nodehealer.admin.v1alpha1.ExplainResponse
+	16, // [16:22] is the sub-list for method output_type
+	10, // [10:16] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() }
@@ -1218,7 +1365,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc), len(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

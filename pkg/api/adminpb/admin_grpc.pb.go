@@ -26,6 +26,7 @@ const (
 	Admin_ListVolumes_FullMethodName = "/nodehealer.admin.v1alpha1.Admin/ListVolumes"
 	Admin_CheckVolume_FullMethodName = "/nodehealer.admin.v1alpha1.Admin/CheckVolume"
 	Admin_HealVolume_FullMethodName  = "/nodehealer.admin.v1alpha1.Admin/HealVolume"
+	Admin_GetStatus_FullMethodName   = "/nodehealer.admin.v1alpha1.Admin/GetStatus"
 	Admin_ReadAudit_FullMethodName   = "/nodehealer.admin.v1alpha1.Admin/ReadAudit"
 	Admin_Explain_FullMethodName     = "/nodehealer.admin.v1alpha1.Admin/Explain"
 )
@@ -44,6 +45,8 @@ type AdminClient interface {
 	CheckVolume(ctx context.Context, in *CheckVolumeRequest, opts ...grpc.CallOption) (*VolumeReport, error)
 	// HealVolume checks a volume and heals it where that is safe.
 	HealVolume(ctx context.Context, in *HealVolumeRequest, opts ...grpc.CallOption) (*VolumeReport, error)
+	// GetStatus says what this server is, what it may do and what it has to do.
+	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*ServerStatus, error)
 	// ReadAudit returns the last lines of the audit log, the oldest first.
 	ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error)
 	// Explain says what the conditions mean that a vendor's providers in this server find.
@@ -97,6 +100,16 @@ func (c *adminClient) HealVolume(ctx context.Context, in *HealVolumeRequest, opt
 	return out, nil
 }
 
+func (c *adminClient) GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*ServerStatus, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ServerStatus)
+	err := c.cc.Invoke(ctx, Admin_GetStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[1], Admin_ReadAudit_FullMethodName, cOpts...)
@@ -140,6 +153,8 @@ type AdminServer interface {
 	CheckVolume(context.Context, *CheckVolumeRequest) (*VolumeReport, error)
 	// HealVolume checks a volume and heals it where that is safe.
 	HealVolume(context.Context, *HealVolumeRequest) (*VolumeReport, error)
+	// GetStatus says what this server is, what it may do and what it has to do.
+	GetStatus(context.Context, *GetStatusRequest) (*ServerStatus, error)
 	// ReadAudit returns the last lines of the audit log, the oldest first.
 	ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error
 	// Explain says what the conditions mean that a vendor's providers in this server find.
@@ -162,6 +177,9 @@ func (UnimplementedAdminServer) CheckVolume(context.Context, *CheckVolumeRequest
 }
 func (UnimplementedAdminServer) HealVolume(context.Context, *HealVolumeRequest) (*VolumeReport, error) {
 	return nil, status.Error(codes.Unimplemented, "method HealVolume not implemented")
+}
+func (UnimplementedAdminServer) GetStatus(context.Context, *GetStatusRequest) (*ServerStatus, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
 }
 func (UnimplementedAdminServer) ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error {
 	return status.Error(codes.Unimplemented, "method ReadAudit not implemented")
@@ -237,6 +255,24 @@ func _Admin_HealVolume_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_GetStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).GetStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_GetStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).GetStatus(ctx, req.(*GetStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_ReadAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadAuditRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -280,6 +316,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "HealVolume",
 			Handler:    _Admin_HealVolume_Handler,
+		},
+		{
+			MethodName: "GetStatus",
+			Handler:    _Admin_GetStatus_Handler,
 		},
 		{
 			MethodName: "Explain",
