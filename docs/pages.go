@@ -7,6 +7,11 @@ import _ "embed" // for the pages that programs show
 //go:embed conditions.md
 var Conditions string
 
+// Kernels is kernels.md.
+//
+//go:embed kernels.md
+var Kernels string
+
 // Controller is controller.md.
 //
 //go:embed controller.md

@@ -43,7 +43,7 @@ const (
 // exitCodes is in every help text, and in docs/healerctl.md.
 const exitCodes = `Exit codes:
   0  done; of check and heal: the volume is healthy
-  1  the volume is abnormal
+  1  the volume is abnormal; of doctor: something is missing
   2  wrong usage, an unknown REASON, or a request that the server does not take
   3  no such volume on this node, or no such claim
   4  no answer: no server, refused, busy, interrupted, or it could not tell
@@ -155,7 +155,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		return err
 	}
-	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newStatus(dial), newExplain(dial))
+	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newStatus(dial), newDoctor(dial), newExplain(dial))
 	return root
 }
 

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/docs"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/privilege"
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// What doctor says of one thing. Less is no failure: node-healer works, and not in full.
+const (
+	fit     = "ok"
+	less    = "less"
+	missing = "missing"
+)
+
+// examined is one thing that node-healer needs of a node, and how it is.
+type examined struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// Text says what was seen, and of what is missing how to get it.
+	Text string `json:"text"`
+}
+
+func newDoctor(dial dialer) *cobra.Command {
+	var output, kubelet, state string
+	c := &cobra.Command{Use: "doctor", Short: "Say whether this node has what node-healer needs, also before it is installed", Args: cobra.NoArgs}
+	c.Long = c.Short + ". Run it where the server runs or will: as root on the node, or in its pod.\n\n" + exitCodes
+	outputFlag(c, &output)
+	c.Flags().StringVar(&kubelet, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory`")
+	c.Flags().StringVar(&state, "state-dir", "/var/lib/node-healer", "the server's `directory` for records and the audit log")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		all := append([]examined{ownRights(), kernel(release())}, propagation(kubelet)...)
+		socket, err := server(c.Context(), dial)
+		if err != nil {
+			return err // a wrong --endpoint
+		}
+		all = append(all, socket, stateDir(state), clock())
+		if err := printed(printExamined(c, output, all)); err != nil {
+			return err
+		}
+		for _, e := range all {
+			if e.State == missing {
+				return outcome(exitAbnormal)
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+func printExamined(c *cobra.Command, output string, all []examined) error {
+	if !isText(output) {
+		return printData(c.OutOrStdout(), output, all)
+	}
+	table := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 3, ' ', 0)
+	for _, e := range all {
+		row(table, e.State, e.Name, e.Text)
+	}
+	return table.Flush()
+}
+
+func ownRights() examined {
+	if uid := os.Geteuid(); uid != 0 {
+		return examined{"rights", missing, fmt.Sprintf("this is user %d: run it as root", uid)}
+	}
+	own, err := privilege.Own()
+	if err != nil {
+		return examined{"rights", missing, err.Error()}
+	}
+	// A seccomp filter that lets mounts be moved is none that matters.
+	if lack, found := own.Lack(!mount.CanMove()); found {
+		return examined{"rights", missing, lack.What + "; in a pod: " + lack.Fix}
+	}
+	return examined{"rights", fit, "root, with all capabilities that the work takes"}
+}
+
+func release() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+// What docs/kernels.md says of kernels below a version.
+var (
+	kernelNeeded = regexp.MustCompile(`A heal needs Linux (\d+)\.(\d+)`)
+	kernelLess   = regexp.MustCompile(`(?m)^- (Below (\d+)\.(\d+) .*)$`)
+)
+
+// kernel goes by the version, as the page does: a distribution may have brought back more.
+func kernel(release string) examined {
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
+		return examined{"kernel", missing, fmt.Sprintf("its version cannot be told from %q", release)}
+	}
+	below := func(version []string) bool {
+		wantMajor, _ := strconv.Atoi(version[0])
+		wantMinor, _ := strconv.Atoi(version[1])
+		return cmp.Or(cmp.Compare(major, wantMajor), cmp.Compare(minor, wantMinor)) < 0
+	}
+	if needed := kernelNeeded.FindStringSubmatch(docs.Kernels); below(needed[1:]) {
+		return examined{"kernel", missing, fmt.Sprintf("Linux %s; %s.%s is needed: update it", release, needed[1], needed[2])}
+	}
+	var lacks []string
+	for _, line := range kernelLess.FindAllStringSubmatch(docs.Kernels, -1) {
+		if below(line[2:]) {
+			lacks = append(lacks, plain(line[1]))
+		}
+	}
+	if len(lacks) > 0 {
+		return examined{"kernel", less, "Linux " + release + ". " + strings.Join(lacks, " ")}
+	}
+	return examined{"kernel", fit, "Linux " + release}
+}
+
+// propagation looks at the mounts of process 1, whose mount namespace the server works in.
+func propagation(kubelet string) []examined {
+	root, err := filepath.EvalSymlinks(kubelet)
+	if err != nil {
+		return []examined{{"kubelet", missing, err.Error() + ": kubelet's directory is where --kubelet-root says, and is here once the node has joined a cluster"}}
+	}
+	found := []examined{{"kubelet", fit, root}}
+	say := func(state, text string) []examined { return append(found, examined{"propagation", state, text}) }
+	file, err := os.Open("/proc/1/mountinfo")
+	if err != nil {
+		return say(missing, err.Error()+": in a pod, hostPID: true and privileged: true show the node's mounts")
+	}
+	defer func() { _ = file.Close() }()
+	mounts, err := mount.Parse(file)
+	if err != nil {
+		return say(missing, err.Error())
+	}
+	var on facts.Mount
+	for _, m := range mounts { // a later one of the same path hides the former
+		if facts.Beneath(m.Path, root) && len(m.Path) >= len(on.Path) {
+			on = m
+		}
+	}
+	if on.Propagation.Shared == 0 {
+		return say(missing, "the mount at "+on.Path+" is not shared: what a driver's pod mounts reaches neither the node nor other pods. mount --make-rshared "+on.Path+", at each start and before kubelet (systemd does it)")
+	}
+	return say(fit, "the mount at "+on.Path+" is shared")
+}
+
+// server asks whoever listens at the socket. Nobody does before the install.
+func server(ctx context.Context, dial dialer) (examined, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	text := "node-healer answers"
+	err := dial(func(client adminpb.AdminClient) error {
+		s, err := client.GetStatus(ctx, &adminpb.GetStatusRequest{})
+		for _, l := range s.GetLines() {
+			if l.GetName() == "version" {
+				text += ", version " + l.GetValue()
+			}
+		}
+		if err != nil {
+			return callError{err}
+		}
+		return nil
+	})
+	var call callError
+	switch {
+	case err == nil:
+		return examined{"server", fit, text}, nil
+	case errors.As(err, &call):
+		return examined{"server", less, wording(call)}, nil
+	default:
+		return examined{}, err
+	}
+}
+
+// stateDir looks at a directory, or where it will be made, and writes nothing.
+func stateDir(dir string) examined {
+	there := dir
+	info, err := os.Stat(there)
+	for errors.Is(err, fs.ErrNotExist) && there != filepath.Dir(there) {
+		there = filepath.Dir(there)
+		info, err = os.Stat(there)
+	}
+	var space unix.Statfs_t
+	switch {
+	case err != nil:
+		return examined{"state", missing, err.Error()}
+	case !info.IsDir():
+		return examined{"state", missing, there + " is no directory: name one by --state-dir"}
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, there, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return examined{"state", missing, fmt.Sprintf("%s: %v: the server keeps records and the audit log in %s, which has to be writable and survive a restart", there, err, dir)}
+	}
+	if err := unix.Statfs(there, &space); err == nil && space.Blocks > 0 && space.Bavail == 0 {
+		return examined{"state", missing, "no space is left at " + there + ": no heal begins that the audit log cannot hold"}
+	}
+	return examined{"state", fit, there + " is writable"}
+}
+
+// clock asks the kernel whether a program keeps it right (adjtimex(2)).
+func clock() examined {
+	var t unix.Timex
+	now := time.Now().UTC().Format(time.RFC3339)
+	switch state, err := unix.Adjtimex(&t); {
+	case err != nil:
+		return examined{"time", less, now + ", and whether it is right cannot be told: " + err.Error()}
+	case state == unix.TIME_ERROR:
+		return examined{"time", less, now + ", and nothing keeps it right: run chronyd or systemd-timesyncd, as tokens, certificates and a bucket's signatures depend on it"}
+	}
+	return examined{"time", fit, now + ", kept right"}
+}
