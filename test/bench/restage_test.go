@@ -20,8 +20,14 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
-// restages is how often a daemon is killed.
-const restages = 10
+const (
+	// restages is how often a daemon is killed.
+	restages = 10
+	// podVolumes are those whose daemons live in the driver's pod, and podAway how long that is
+	// away.
+	podVolumes = 20
+	podAway    = 5 * time.Second
+)
 
 // TestRestage measures how long a pod is without its volume when the daemon dies and
 // nothing is called, beside the time that the driver takes to stage it.
@@ -50,15 +56,51 @@ func TestRestage(t *testing.T) {
 		took = append(took, time.Since(start))
 	}
 	for i := range restages {
-		other := d.NewVolume(fmt.Sprint("staged-", i))
-		d.Call(func(ctx context.Context, conn *grpc.ClientConn) error {
-			_, err := csi.NewNodeClient(conn).NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: other.ID, StagingTargetPath: other.Staging})
-			return err
-		})
-		start := time.Now()
-		d.Call(d.Stages(other))
-		staging = append(staging, time.Since(start))
+		staging = append(staging, stages(d, fmt.Sprint("staged-", i)))
 	}
 	row(fmt.Sprintf("a killed daemon's volume is back at its target, p50 of %d, without a call", restages),
 		fmt.Sprintf("the driver stages in %s", milli(staging.median())), float64(took.median()-staging.median())/float64(time.Millisecond), atMost(500, " ms more"))
+}
+
+// stages returns how long the driver takes to stage a volume, as kubelet has it do.
+func stages(d *harness.CSIDriver, id string) time.Duration {
+	v := d.NewVolume(id)
+	d.Call(func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := csi.NewNodeClient(conn).NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: v.ID, StagingTargetPath: v.Staging})
+		return err
+	})
+	start := time.Now()
+	d.Call(d.Stages(v))
+	return time.Since(start)
+}
+
+// TestPodBack measures how long volumes are dead after the driver's pod, in which their daemons
+// lived, is back: from the plugin that serves again to the last volume that reads, without a call.
+func TestPodBack(t *testing.T) {
+	wanted(t, "restage-pod")
+	n := harness.NewNode(t, asReleased, "--standalone", "--loop=heal", "--restage-driver="+harness.Driver+"=unmount-first")
+	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true})
+	n.Start()
+	var all []*harness.Volume
+	for i := range podVolumes {
+		v := d.NewVolume(fmt.Sprint("v", i))
+		n.StartContainer(harness.ContainerSpec{Name: v.ID, Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}}}) // which wants it
+		n.Expect("healthy", d.Request(v))
+		all = append(all, v)
+	}
+	d.Terminate()
+	d.AwaitDead(all...)
+	time.Sleep(podAway)
+	d.Start()
+	start := time.Now()
+	for _, v := range all {
+		harness.Eventually(t, "the volume reads", func() bool { return unix.Statfs(v.MountPoint(), new(unix.Statfs_t)) == nil })
+	}
+	took := time.Since(start)
+	var staging time.Duration
+	for i := range podVolumes {
+		staging += stages(d, fmt.Sprint("staged-", i))
+	}
+	row(fmt.Sprintf("driver's pod back after %s -> last of %d volumes reads, without a call", podAway, podVolumes),
+		fmt.Sprintf("%s; the driver stages them in %s", milli(took), milli(staging)), float64(took-staging)/float64(time.Millisecond), atMost(3000, " ms more"))
 }
