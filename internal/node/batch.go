@@ -15,19 +15,19 @@ const (
 	// batchMax bounds what one worker is asked at once: that many prompt answers come
 	// within batchTimeLimit.
 	batchMax = 20
-	// batchTimeLimit is how long the others may be held up by one that does not answer. It
-	// is far below what the loop takes for a slow check (internal/loop), of which it makes few
-	// at once.
+	// batchTimeLimit is how long one storage that does not answer may hold up the others of its
+	// batch. It is far below slowCheck of internal/loop: the loop makes few slow checks at once.
 	batchTimeLimit = 250 * time.Millisecond
-	// promptAnswer is how soon an answer comes of a storage that is asked with others.
+	// promptAnswer is how soon a storage has to answer to be asked with others the next time.
 	promptAnswer = 10 * time.Millisecond
 )
 
 // batching has the routine inspections that come at the same time made by one worker, one
 // after the other: to wake a process costs several times what an inspection does.
 //
-// Only storages whose last answer was prompt are among them. When one does not answer all
-// the same, each of them is asked alone, and only that counts as its answer.
+// Only storages whose last answer was prompt are asked with others. When one of a batch does not answer
+// all the same, each of them is asked alone, and only that counts as its answer: that the worker of a
+// batch waits says nothing of the others.
 type batching struct {
 	prompt cache[storage, struct{}]
 
@@ -88,8 +88,8 @@ func (n *Node) askInBatch(ctx context.Context, s storage, routine bool, q ops.In
 		return a, false
 	}
 	if at == 0 {
-		// It ends with its worker, for which the pool's Close waits. No caller does: a
-		// worker that has to be killed may take longer than its timeout.
+		// The goroutine ends with its worker, for which the pool's Close waits. No caller
+		// waits for it: a worker that has to be killed may take longer than the timeout.
 		go n.askAll(context.WithoutCancel(ctx), all)
 	}
 	select {

@@ -18,7 +18,7 @@ import (
 type deviceEvents struct {
 	// fd is not blocking; -1 where there is none.
 	fd int
-	// above has, for each device, what lies on it.
+	// above has, for each device, the superblocks and device nodes that lie on it.
 	above map[facts.Dev][]SuperblockEvent
 }
 
@@ -124,9 +124,9 @@ func (n *Node) devicesBeneath(dev facts.Dev) (all []facts.Dev) {
 	return all
 }
 
-// devicesOf returns the devices that these mounts lie on, each with what lies on it. The
-// numbers of block volumes and of btrfs are those that their last probes found: no mount
-// table shows them.
+// devicesOf returns the devices that these mounts lie on, each with the superblocks and device nodes on
+// it. The numbers of block volumes and of btrfs are those that their last probes found: no mount table
+// shows them.
 func (n *Node) devicesOf(mounts []facts.Mount) map[facts.Dev][]SuperblockEvent {
 	above, seen := map[facts.Dev][]SuperblockEvent{}, map[storage]bool{}
 	for _, m := range mounts {

@@ -59,8 +59,8 @@ func (n *Node) Inspect(ctx context.Context, q InspectQuery) (Inspection, error) 
 	return in, err
 }
 
-// probeFirst probes for all callers that come meanwhile. It releases them also when
-// the probe panics: no other call could reach this storage again.
+// probeFirst probes for all callers that come meanwhile. It calls finish also when the probe panics: else
+// every later call would wait for this one for ever.
 func (n *Node) probeFirst(ctx context.Context, q InspectQuery, call *storageCall) (in Inspection, err error) {
 	defer func() { n.probes.finish(storageOf(*q.Probe), call, in, err) }()
 	err = n.atServer(ctx, *q.Probe, func() (err error) {

@@ -25,17 +25,18 @@ type Namespace struct {
 	id uint64
 	// mountinfo stays bound to the namespace it was opened in.
 	mountinfo *os.File
-	// changes is a second mountinfo to poll. It is no os.File: the runtime's own
-	// poller would take the events.
+	// changes is a second descriptor of mountinfo, which moved polls. It is no os.File: the
+	// runtime's own poller would take the events.
 	changes int
-	// watched is a third one, for Changes: each descriptor tells of a change once.
+	// watched is a third one, which Changes polls: a descriptor tells of each change once.
 	watched int
 	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
 	// statmount is true when the kernel's statmount(2) tells everything that
 	// mountinfo does, uniqueIDs when it tells at least those.
 	statmount, uniqueIDs bool
 	topology             topology
-	roots                map[string]string
+	// roots are the resolved paths of the directories that OpenNamespace was given.
+	roots map[string]string
 }
 
 // openTimeout bounds resolving the root directories when the server starts: one of

@@ -30,29 +30,30 @@ type SuperblockEvent struct {
 	Driver string
 }
 
-// SuperblockEvents tells when something happens to a superblock that no mount table shows:
-// a process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error
-// (sysfs_notify of errors_count), or a device that it lies on changes or goes. It tells of
-// drivers that come back, too. A hint and no fact: who is told looks for himself. Make it
-// with Node.SuperblockEvents.
+// SuperblockEvents tells when something happens to a superblock that no mount table shows: a
+// process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error (sysfs_notify
+// of errors_count), or a device that it lies on changes or goes. It also tells of drivers that
+// listen again. An event is a hint and no fact: the volume is checked then. Make it with
+// Node.SuperblockEvents.
 type SuperblockEvents struct {
 	node *Node
-	// epoll has all descriptors. It is in the runtime's own, so that no thread waits.
+	// epoll has all followed descriptors. It is in the Go runtime's own epoll, so that no
+	// thread waits for it.
 	epoll *os.File
 	told  chan SuperblockEvent
 
 	mu sync.Mutex
-	// followed are the descriptors in epoll, byKey whose they are.
+	// followed are the descriptors in epoll by their source, byKey the sources by the key.
 	followed map[source]descriptor
 	byKey    map[int32]source
-	// lastKey is that of the descriptor that came last.
+	// lastKey is the key of the descriptor that was added last.
 	lastKey int32
 	devices deviceEvents
 	drivers driverEvents
 }
 
-// descriptor is one in epoll, whose events have its key: by the time that an event is
-// read, the descriptor may be closed and its number be given to another.
+// descriptor is one in epoll. Its events carry the key, and not the number fd: by the time that an
+// event is read, the descriptor may be closed, and its number be another one's.
 type descriptor struct {
 	fd  int
 	key int32
@@ -70,8 +71,8 @@ type source struct {
 	// pid and started are those of a daemon; zero for the counter of an ext4.
 	pid     int
 	started time.Duration
-	// counter is the inode of an ext4's counter: a device that was unmounted and mounted
-	// again has another one, and the first tells of nothing any more.
+	// counter is the inode of an ext4's errors_count: after an umount and another mount of the
+	// device it is another file, and the first one tells of nothing any more.
 	counter uint64
 }
 
@@ -139,7 +140,8 @@ func (e *SuperblockEvents) wait(ctx context.Context) {
 	}
 }
 
-// happened returns what events are about. A process ends once.
+// happened returns which superblocks and drivers epoll's events are about. A process ends once, so its
+// descriptor is closed.
 func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEvent]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,7 +170,7 @@ func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEven
 	return told
 }
 
-// rewind reads a file of sysfs, or poll would tell of the same change again (sysfs(5)).
+// rewind reads a file of sysfs: else poll(2) tells of the same change again (sysfs(5)).
 func rewind(fd int) {
 	var b [32]byte
 	_, _ = unix.Pread(fd, b[:], 0) //nolint:errcheck // the device is gone; the descriptor goes with the next Follow
@@ -272,8 +274,8 @@ func (e *SuperblockEvents) followedDaemons(wanted map[uint64]facts.Dev) (daemons
 	return daemons
 }
 
-// add follows a source. That a process may have ended since, and its number been given to
-// another one, only costs a check more or one that comes with the next turn.
+// add follows a source. A process may have ended since it was found, and its number be another one's:
+// that costs one check more, or has the volume checked at its next turn only.
 func (e *SuperblockEvents) add(s source) {
 	events := uint32(unix.EPOLLIN)
 	var fd int

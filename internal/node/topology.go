@@ -11,27 +11,25 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// topology is the mount table as last read. It is good for as long as poll(2)
-// on mountinfo reports no change, and it serves to find mounts only: a
-// filesystem that shut itself down says so in its options and raises no event.
-// Nor does the rename of a directory above a mount point. So a caller that finds a
-// mount here reads it again by its id (Refresh), and takes a mount for absent only
-// after Mounts has read everything anew.
+// topology is the mount table as last read. It is good for as long as poll(2) on mountinfo reports
+// no change, and serves to find mounts only: no event comes when a filesystem shuts itself down, which
+// its options show, or when a directory above a mount point is renamed. So a caller that finds a mount
+// here reads it again by its id (Refresh), and takes a mount for absent only after Mounts has read
+// everything anew.
 type topology struct {
 	mu    sync.Mutex
 	known bool
 	table facts.Table
 	byID  map[uint64]int // into table.Mounts()
-	// patched is true when only what is new was read since everything was, at
-	// readAll, which took as long as cost.
+	// patched is true when since the last reading of the whole table, which began at readAll
+	// and took cost, only new mounts were read.
 	patched bool
 	readAll time.Time
 	cost    time.Duration
 }
 
-// maxShare is how many times as long as it took must pass before everything is
-// read again: while mounts come and go all the time, that is too dear for each
-// change.
+// maxShare: before the whole table is read again, maxShare times as long has to pass as the last
+// reading took. While mounts come and go all the time, to read it at each change is too dear.
 const maxShare = 20
 
 // Topology returns the mount table for finding mounts in; their options,
