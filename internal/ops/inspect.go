@@ -26,12 +26,12 @@ type InspectQuery struct {
 // PathQuery asks what is at a path.
 type PathQuery struct {
 	Path string
-	// Mounted is true for a mount point, for which only VolData is read: the mount table
-	// says what is there, and a walk to it would keep an umount from succeeding for an
-	// instant.
+	// Mounted is true for a path on which something is mounted. Only VolData is read then: the
+	// mount table says what is mounted, and a path walk to a mount makes it busy for an instant,
+	// in which kubelet's umount fails.
 	Mounted bool
-	// VolData is kubelet's vol_data.json for the path; empty for none. One that is still
-	// as Known is not read again.
+	// VolData is the path of kubelet's vol_data.json for Path; empty for none. A file that
+	// still has the stamp Known is not read again.
 	VolData string
 	Known   FileStamp
 	// ParentOnly leaves out the last component, because a volume that does not answer is
@@ -80,7 +80,7 @@ func inspect(q InspectQuery) (InspectAnswer, error) {
 	if q.Probe != nil {
 		a.Probe = probe(*q.Probe)
 		if a.Probe.Errno != 0 {
-			if err := ownTrouble(a.Probe.Errno); err != nil {
+			if err := ownShortage(a.Probe.Errno); err != nil {
 				return InspectAnswer{}, err
 			}
 		}
@@ -117,8 +117,8 @@ func inspectPath(q PathQuery) PathAnswer {
 	if q.ParentOnly {
 		return a
 	}
-	// A walk to what a driver mounts there meanwhile would keep its umount from succeeding
-	// for an instant. In the clone nothing is mounted.
+	// A driver may mount something there meanwhile, which a path walk would make busy for an
+	// instant. In a clone of the directory's mount nothing is mounted.
 	clone, err := privateClone(l.dir)
 	if err != nil { // no right to it, or an unbindable mount
 		a.inspectName(l.dir, l.name)
@@ -186,10 +186,10 @@ func (a *PathAnswer) readVolData(p string, known FileStamp) {
 	}
 }
 
-// ownTrouble returns the errors that say that this process has run out of something:
-// nothing follows from them for a volume. A daemon that has run out of the same reports
-// the same errno; then this process can open a file.
-func ownTrouble(err error) error {
+// ownShortage returns err if it says that this process has run out of descriptors or memory: nothing
+// follows from that for a volume. A daemon that has run out of the same reports the same errno; this
+// process can open a file then, and the result is nil.
+func ownShortage(err error) error {
 	if !slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, errnoOf(err)) {
 		return nil
 	}

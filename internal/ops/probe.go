@@ -54,19 +54,18 @@ type ProbeAnswer struct {
 	devices uint64
 }
 
-// probe asks a detached clone of the mount and not the mount itself, so
-// that kubelet's umount never finds it busy because of us: not even for the
-// instant of a walk to it, where the clone is made of the directory above.
+// probe asks a detached clone of the mount and not the mount itself, so that kubelet's umount never
+// finds the mount busy because of us: where the clone is made of the directory above (Around), not
+// even for the instant of a path walk to it.
 //
-// Another superblock is recognized by its number. The caller finds out whether the
-// clone is of the expected mount: it is if the mount table is the same before and
-// after.
+// Another superblock is recognized by its device number. Whether the clone is of the expected mount
+// the caller finds out: it is if the mount table is the same before and after.
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) - a.waited }()
-	// The device is read first, while there is no clone: a device that never answers
-	// does not keep the filesystem in use after kubelet's umount. And it has been read
-	// when the worker waits for a thaw.
+	// The device is read first, while there is no clone: a worker that waits for a device that
+	// never answers then does not keep the filesystem in use after kubelet's umount. And the device
+	// has been read when the worker waits for a thaw.
 	var device facts.OpenedDevice
 	var failed string
 	var errno syscall.Errno

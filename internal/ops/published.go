@@ -76,7 +76,7 @@ func eachName(at, below string, left *int, visit func(outer, inner string)) (unr
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 			continue // there is none, or this is not a directory of kubelet's
-		case errors.Is(err, unix.E2BIG), err != nil && ownTrouble(err) != nil:
+		case errors.Is(err, unix.E2BIG), err != nil && ownShortage(err) != nil:
 			return nil, err
 		case err != nil:
 			unread = append(unread, UnreadPath{Path: at + "/" + o + below, Why: errnoOf(err).Error()})

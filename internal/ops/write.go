@@ -50,14 +50,14 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 	defer func() { a.Elapsed = time.Since(start) }()
 	before, there, err := isMounted(q.Path, q.Want)
 	if err != nil {
-		return WriteAnswer{Op: "resolve", Errno: errnoOf(err)}, ownTrouble(err)
+		return WriteAnswer{Op: "resolve", Errno: errnoOf(err)}, ownShortage(err)
 	}
 	if !there {
 		return WriteAnswer{Unable: true, Op: opFind}, nil
 	}
 	clone, op, err := cloneAt(q.Path)
 	if err != nil {
-		return WriteAnswer{Op: op, Errno: errnoOf(err)}, ownTrouble(err)
+		return WriteAnswer{Op: op, Errno: errnoOf(err)}, ownShortage(err)
 	}
 	defer unix.Close(clone)
 	pause("write")
@@ -65,7 +65,7 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 	// that came and went has another one.
 	after, there, err := isMounted(q.Path, q.Want)
 	if err != nil || !there || before != after || deviceNumber(clone) != after {
-		return WriteAnswer{Unable: true, Op: opFind}, ownTrouble(err)
+		return WriteAnswer{Unable: true, Op: opFind}, ownShortage(err)
 	}
 	if q.Sync {
 		return syncRoot(clone), nil
@@ -75,7 +75,7 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 	})
 	if err != nil {
 		errno := errnoOf(err)
-		if trouble := ownTrouble(err); trouble != nil {
+		if trouble := ownShortage(err); trouble != nil {
 			return WriteAnswer{}, trouble
 		}
 		if slices.Contains(unable, errno) || slices.Contains(full, errno) {

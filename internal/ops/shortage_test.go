@@ -40,7 +40,7 @@ func TestTroubleOfOurOwnIsAnError(t *testing.T) {
 		t.Errorf("look: %+v, %v; write: %+v, %v", a, lookErr, w, writeErr)
 	}
 	for _, err := range []error{nil, unix.EIO, os.ErrInvalid} {
-		if ownTrouble(err) != nil {
+		if ownShortage(err) != nil {
 			t.Errorf("%v", err)
 		}
 	}
