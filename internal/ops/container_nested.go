@@ -50,8 +50,8 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 			if s.err == nil && s.clone >= 0 && answers(s.clone) != 0 {
 				s.err = refuse("what was to come in its place does not answer")
 			}
-		case answers(s.deadClone) == 0:
-			s.err = refuse("it answers again")
+		default:
+			s.err = stillDead(answers(s.deadClone))
 		}
 		for _, n := range s.nested {
 			if s.err == nil {

@@ -33,10 +33,19 @@ func (d Dead) check(at targetHandle) error {
 	switch {
 	case d.Stale:
 		return d.checkStale(at)
-	case !d.Ended && at.answers() == 0:
-		return refuse("it answers again")
+	case !d.Ended:
+		return stillDead(at.answers())
 	}
 	return nil
+}
+
+// stillDead refuses a filesystem that answers again, by the errno of answers. An errno because this
+// process has run out of descriptors or memory says nothing of the filesystem.
+func stillDead(errno syscall.Errno) error {
+	if errno == 0 {
+		return refuse("it answers again")
+	}
+	return ownShortage(errno)
 }
 
 // checkStale refuses when the topmost mount is not the given one, not of NFS or of another
@@ -99,8 +108,7 @@ func checkStaleTwice(fd int) error {
 }
 
 // answers asks the filesystem that is topmost at the target for its root, past the kernel's
-// memory (AT_STATX_FORCE_SYNC); 0 if it answers. Any errno counts as no answer, also one of this
-// process: the caller has the engine's probe besides, which shows that the mount is broken.
+// memory (AT_STATX_FORCE_SYNC); 0 if it answers.
 func (h targetHandle) answers() syscall.Errno {
 	fd, err := openBeneath(h.dir, h.name, 0)
 	if err != nil {

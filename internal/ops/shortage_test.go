@@ -35,7 +35,11 @@ func TestTroubleOfOurOwnIsAnError(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
 	a, lookErr := inspect(InspectQuery{Probe: &ProbeQuery{Path: v.path, Root: true}})
 	w, writeErr := write(WriteQuery{Path: v.path})
+	deadErr := stillDead(unix.EMFILE)
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	if !errors.Is(deadErr, unix.EMFILE) || stillDead(0) == nil || stillDead(unix.ENOTCONN) != nil || stillDead(unix.EMFILE) != nil {
+		t.Errorf("whether a mount is dead: %v", deadErr)
+	}
 	if !errors.Is(lookErr, unix.EMFILE) || !errors.Is(writeErr, unix.EMFILE) {
 		t.Errorf("look: %+v, %v; write: %+v, %v", a, lookErr, w, writeErr)
 	}
