@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/bucket"
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/nodehealer"
 
 	"example.com/hello-csi/hello"
@@ -33,6 +35,7 @@ func main() {
 	endpoint := flag.String("endpoint", "unix:///csi/csi-addons.sock", "where CSI-Addons is served")
 	csiSocket := flag.String("csi-socket", "/csi/csi.sock", "where CSI is served, and CSI-Addons as well")
 	config := nodehealer.Config{Driver: hello.Driver, Version: "hello-1", Providers: []nodehealer.NewProvider{hello.New}}
+	s3 := flag.String("s3", "", "`URL` of an S3 server: all volumes are in the bucket named bucket there, whose key and secret are in S3_KEY and S3_SECRET")
 	flag.StringVar(&config.StateDir, "state-dir", "/var/lib/hello-csi/healer", "records and audit log of the healer")
 	flag.StringVar(&config.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's directory")
 	bare := flag.Bool("bare", false, "leave the healer's server options out, as a driver's author might")
@@ -42,6 +45,13 @@ func main() {
 	flag.String("driver-name", hello.Driver, "the driver's name")
 	klog.InitFlags(nil)
 	flag.Parse()
+	if *s3 != "" {
+		config.Providers = append(config.Providers, bucket.Provider(func(healer.Case) (bucket.Bucket, bool) {
+			return bucket.Bucket{
+				Endpoint: *s3, Name: "bucket", AccessKeyID: bucket.Secret(os.Getenv("S3_KEY")), SecretAccessKey: bucket.Secret(os.Getenv("S3_SECRET")),
+			}, true
+		}))
+	}
 	if err := run(config, *endpoint, *csiSocket, *bare); err != nil {
 		fmt.Fprintln(os.Stderr, "hello-csi:", err)
 		os.Exit(1)

@@ -1,0 +1,159 @@
+package bucket
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+const (
+	// askEvery is how often a bucket is asked while nothing of a volume is wrong and no caller
+	// names it, askAgain otherwise.
+	askEvery = time.Hour
+	askAgain = 10 * time.Second
+	// forgotten is how old an answer is that no volume asks for any more.
+	forgotten = 24 * time.Hour
+)
+
+// Provider makes a provider for a driver of S3 volumes that builds the healer in (package
+// nodehealer): of returns the bucket of a volume, and false for one that has none. Nothing of
+// it is asked of a request. Never build it into node-healer, which has no tenant's keys.
+func Provider(of func(healer.Case) (Bucket, bool)) func(healer.Tools) healer.Provider {
+	return func(healer.Tools) healer.Provider { return &provider{of: of, asked: map[access]*memory{}} }
+}
+
+type provider struct {
+	of func(healer.Case) (Bucket, bool)
+
+	mu    sync.Mutex
+	asked map[access]*memory
+}
+
+// access is what is asked once on a node, for however many volumes.
+type access struct {
+	Endpoint, Name, Prefix string
+	AccessKeyID            Secret
+}
+
+// memory is what was answered last.
+type memory struct {
+	asking bool
+	at     time.Time
+	report Report
+	// since is when the answer came first that has to be confirmed, suspected its reason.
+	since     time.Time
+	suspected Reason
+}
+
+func (*provider) Name() string { return "bucket" }
+
+// Explain implements healer.Explainer.
+func (*provider) Explain() (all []healer.Condition) {
+	for _, r := range Rows() {
+		if r.Condition.Reason != "" {
+			all = append(all, conditionOf(r.Condition))
+		}
+	}
+	return all
+}
+
+// Collect implements healer.Collector.
+func (p *provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
+	b, has := p.of(c)
+	if !has {
+		return nil, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.memoryOf(b)
+	if !m.asking && time.Since(m.at) >= m.holds(c.Volume.Named || wrong(c)) {
+		m.asking = true
+		p.mu.Unlock() // others go by the last answer meanwhile
+		a, err := ask(ctx, b)
+		p.mu.Lock()
+		m.asking = false
+		if err != nil {
+			return nil, err
+		}
+		m.learn(b, a)
+	}
+	return m.report.Conditions, nil
+}
+
+// memoryOf returns what is known of an access. It drops those that were not asked for a day:
+// their volumes are gone, or their keys were replaced.
+func (p *provider) memoryOf(b Bucket) *memory {
+	key := access{b.Endpoint, b.Name, b.Prefix, b.AccessKeyID}
+	if p.asked[key] == nil {
+		maps.DeleteFunc(p.asked, func(_ access, m *memory) bool { return !m.asking && time.Since(m.at) > forgotten })
+		p.asked[key] = &memory{}
+	}
+	return p.asked[key]
+}
+
+// wrong reports whether the volume's daemon returned an errno, or could not look a name up.
+func wrong(c healer.Case) bool {
+	for _, sb := range c.Superblocks {
+		if sb.Answer.Errno != 0 || sb.Answer.TimedOut || sb.Lookup.Failed(c.LookedUp()) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds returns for how long the last answer counts: not for long where a caller names the
+// volume, as a daemon may know by heart what is in a bucket that is gone (rclone, for minutes).
+func (m *memory) holds(doubtful bool) time.Duration {
+	if doubtful || m.report.Verdict != Healthy {
+		return askAgain
+	}
+	return askEvery
+}
+
+// learn takes an answer. One that has to be confirmed is a condition from the first time on,
+// and no loss of data before the second, which comes with a later check: none waits for it.
+func (m *memory) learn(b Bucket, a answer) {
+	row, known := rowOf(a)
+	if row.Condition.Reason == BucketAccessDenied && b.WriteOnly {
+		row = Row{} // as in Check
+	}
+	if row.Condition.Reason != m.suspected {
+		m.since, m.suspected = a.Time, row.Condition.Reason
+	}
+	m.at, m.report = a.Time, diagnose(b, a, row.Condition, known)
+	if row.Confirm > a.Time.Sub(m.since) {
+		first := &m.report.Conditions[0]
+		first.Status = Inaccessible
+		first.Message += fmt.Sprintf("; not certain before it is answered again %s later", row.Confirm)
+	}
+}
+
+// Examine implements healer.Provider.
+func (p *provider) Examine(c healer.Case) (healer.Finding, error) {
+	found, asked := c.Evidence[p.Name()].([]Condition)
+	f := healer.Finding{Mine: asked}
+	at, staged := c.Staged()
+	if !staged && len(c.MountPoints) > 0 {
+		at = c.MountPoints[0]
+	}
+	for _, condition := range found {
+		one := conditionOf(condition)
+		one.MountPoint, one.Superblock = at.Path, at.Dev()
+		f.Conditions = append(f.Conditions, one)
+	}
+	return f, nil
+}
+
+// conditionOf says also whether staging the volume anew would help.
+func conditionOf(c Condition) healer.Condition {
+	advice := c.Advice
+	if slices.Contains([]Reason{CredentialsRefused, CredentialsExpired}, c.Reason) {
+		advice += "; a volume that is staged anew with them works again"
+	}
+	return healer.Condition{Status: healer.Status(c.Status), Reason: healer.Reason(c.Reason), Message: c.Message, Advice: advice}
+}
