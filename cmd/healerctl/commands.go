@@ -98,25 +98,21 @@ func newCheck(dial dialer) *cobra.Command {
 
 func newHeal(dial dialer) *cobra.Command {
 	var output, driver, path string
-	var dryRun bool
 	var claims claimFlags
 	c := &cobra.Command{Use: "heal VOLUME|pvc/NAME", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + ofVolume + ofClaim + exitCodes, Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(dial)}
 	outputFlag(c, &output, asWide)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	c.Flags().StringVar(&path, "path", "", "a path of the volume, which says that it should be there, as a call of NodeHealer does")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried; of a claim: only check")
+	c.Flags().BoolVar(&claims.dryRun, "dry-run", false, "only say which steps would be tried; of a claim: only check, or say which pods would be evicted")
+	c.Flags().BoolVar(&claims.evict, "evict", false, "of a claim: evict the pods that use it where only a new stage helps and the cluster's settings allow it")
 	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		mode := v1alpha1.ModeHeal
-		if dryRun {
-			mode = v1alpha1.ModeCheck
-		}
-		if is, err := claims.run(c, mode, args[0], output); is || err != nil {
+		if is, err := claims.run(c, claims.mode(), args[0], output); is || err != nil {
 			return err
 		}
 		return dial(func(client adminpb.AdminClient) error {
 			says := progress(c.ErrOrStderr(), "healing")
-			report, err := client.HealVolume(c.Context(), &adminpb.HealVolumeRequest{VolumeId: args[0], Driver: driver, Path: path, DryRun: dryRun})
+			report, err := client.HealVolume(c.Context(), &adminpb.HealVolumeRequest{VolumeId: args[0], Driver: driver, Path: path, DryRun: claims.dryRun})
 			says.done()
 			return show(c, output, report, err)
 		})

@@ -39,6 +39,8 @@ type claimFlags struct {
 
 	wait    bool
 	timeout time.Duration
+	// evict and dryRun are of a heal: see evict.go.
+	evict, dryRun bool
 }
 
 func (f *claimFlags) add(c *cobra.Command) {
@@ -50,7 +52,7 @@ func (f *claimFlags) add(c *cobra.Command) {
 // run has a job check or heal a claim's volume, if that is what the argument names.
 func (f *claimFlags) run(c *cobra.Command, mode v1alpha1.Mode, arg, output string) (is bool, err error) {
 	claim, is := strings.CutPrefix(arg, "pvc/")
-	only, set := "pvc/NAME", setOf(c.Flags(), "kubeconfig", "context", "namespace", "wait", "timeout")
+	only, set := "pvc/NAME", setOf(c.Flags(), "kubeconfig", "context", "namespace", "wait", "timeout", "evict")
 	if is {
 		only, set = "a VOLUME-ID", setOf(c.Flags(), "driver", "endpoint")
 	}
@@ -66,7 +68,7 @@ func (f *claimFlags) run(c *cobra.Command, mode v1alpha1.Mode, arg, output strin
 	if err != nil {
 		return true, callError{status.Error(codes.Unavailable, err.Error())}
 	}
-	job, err := api.create(c.Context(), mode, claim)
+	job, err := api.create(c.Context(), f.spec(mode, claim))
 	if err != nil {
 		return true, err
 	}
@@ -84,14 +86,11 @@ func (f *claimFlags) run(c *cobra.Command, mode v1alpha1.Mode, arg, output strin
 	return true, outcomeOf(job)
 }
 
-func (a *cluster) create(ctx context.Context, mode v1alpha1.Mode, claim string) (*v1alpha1.VolumeHealJob, error) {
+func (a *cluster) create(ctx context.Context, spec v1alpha1.VolumeHealJobSpec) (*v1alpha1.VolumeHealJob, error) {
 	job := &v1alpha1.VolumeHealJob{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VolumeHealJob"},
-		ObjectMeta: metav1.ObjectMeta{GenerateName: strings.ToLower(string(mode)) + "-" + claim + "-"},
-		Spec: v1alpha1.VolumeHealJobSpec{
-			Target: v1alpha1.TargetSpec{PersistentVolumeClaim: claim}, Mode: mode,
-			TTLSecondsAfterFinished: ptr.To(int32(jobKept.Seconds())),
-		},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: strings.ToLower(string(spec.Mode)) + "-" + spec.Target.PersistentVolumeClaim + "-"},
+		Spec:       spec,
 	}
 	made := &v1alpha1.VolumeHealJob{}
 	err := a.jobs.Post().Namespace(a.namespace).Resource(jobsResource).Body(job).Do(ctx).Into(made)
@@ -135,6 +134,9 @@ func waitsFor(job *v1alpha1.VolumeHealJob) string {
 	if job.Status.StartTime == nil {
 		return "no controller has taken it up"
 	}
+	if text := evicts(job); text != "" {
+		return text
+	}
 	for _, n := range job.Status.Nodes {
 		if n.NextTryTime != nil {
 			return fmt.Sprintf("%s: %s, tried again at %s", n.Node, n.Reason, n.NextTryTime.Format(time.TimeOnly))
@@ -156,7 +158,7 @@ func ended(job *v1alpha1.VolumeHealJob) metav1.Condition {
 // outcomeOf returns the exit code for a job that has ended.
 func outcomeOf(job *v1alpha1.VolumeHealJob) error {
 	switch {
-	case ptr.Deref(job.Status.Abnormal, false):
+	case ptr.Deref(job.Status.Abnormal, false), strings.HasPrefix(ended(job).Reason, "Eviction"):
 		return outcome(exitAbnormal)
 	case job.Status.Result == v1alpha1.ResultSucceeded:
 		return nil

@@ -118,6 +118,18 @@ func TestJob(t *testing.T) {
 			"heal pvc/data", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "NodeNotReady", "node-1 is not ready", nil), v1alpha1.ModeHeal, exitNoAnswer,
 			"Failed, NodeNotReady: node-1 is not ready\n",
 		},
+		"evicts": {
+			"heal pvc/data --evict", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "Healthy", "node-1: healthy", ptr.To(false)), v1alpha1.ModeEvict, 0,
+			"Succeeded, Healthy: node-1: healthy\n",
+		},
+		"would evict": {
+			"heal pvc/data --evict --dry-run", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "WouldEvict", "would evict 1 pods (a)", nil), v1alpha1.ModeEvict, 0,
+			"Succeeded, WouldEvict: would evict 1 pods (a)\n",
+		},
+		"evicts nothing": {
+			"heal pvc/data --evict", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "EvictionRefused", "pod a is static", nil), v1alpha1.ModeEvict, exitAbnormal,
+			"Failed, EvictionRefused: pod a is static\n",
+		},
 		"not waited for": {"heal pvc/data --wait=false", v1alpha1.VolumeHealJobStatus{}, v1alpha1.ModeHeal, 0, "volumehealjob.node-healer.csi-addons.io/heal-data-x created\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +137,9 @@ func TestJob(t *testing.T) {
 			code, stdout, stderr := f.serve(t.Context(), "/x/"+plugin)(tc.args)
 			if code != tc.code || stdout != tc.says || stderr != "" {
 				t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+			}
+			if f.created.Spec.DryRun != strings.Contains(tc.args, "--evict --dry-run") {
+				t.Errorf("%+v", f.created.Spec)
 			}
 			if f.created.Spec.Mode != tc.mode || f.created.Spec.Target.PersistentVolumeClaim != "data" || ptr.Deref(f.created.Spec.TTLSecondsAfterFinished, 0) != 3600 {
 				t.Errorf("%+v", f.created.Spec)
@@ -149,6 +164,16 @@ func TestJobGoesOn(t *testing.T) {
 	}
 }
 
+func TestProgressOfAnEviction(t *testing.T) {
+	f := &fakeAPI{t: t, status: v1alpha1.VolumeHealJobStatus{StartTime: ptr.To(metav1.Now()), Conditions: []metav1.Condition{
+		{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionTrue, Reason: "Unstaging", Message: "1 evicted pods have not ended"},
+	}}}
+	code, _, stderr := f.serve(t.Context(), "healerctl")("heal pvc/data --evict --timeout=2500ms")
+	if code != exitNoAnswer || !strings.Contains(stderr, "Unstaging: 1 evicted pods have not ended") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
 func TestJobRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args    string
@@ -168,6 +193,7 @@ func TestJobRefused(t *testing.T) {
 		"no name":         {"heal pvc/", nil, exitUsage, "pvc/: the name of a claim is missing"},
 		"a volume's flag": {"check pvc/data --driver=d", nil, exitUsage, "--driver: only with a VOLUME-ID"},
 		"a claim's flag":  {"check vol-1 --wait", nil, exitUsage, "--kubeconfig, --wait: only with pvc/NAME"},
+		"no claim":        {"heal vol-1 --evict", nil, exitUsage, "--kubeconfig, --evict: only with pvc/NAME"},
 		"both":            {"list -A -n shop", nil, exitUsage, "--all-namespaces and --namespace exclude each other"},
 		"no context":      {"list -A --context=other", nil, exitNoAnswer, `context "other" does not exist`},
 	} {
