@@ -168,8 +168,11 @@ func (p *pass) wait(ctx context.Context, reason, why string) (ctrl.Result, error
 // would publish the volume to the new pod before it unpublished it from the old one, and
 // the new pod would have the dead superblock.
 func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error) {
-	if entry.late() {
+	switch {
+	case entry.late():
 		return p.settle(ctx, entry, fmt.Sprintf("the volume was not unstaged within %v", evictDeadline))
+	case entry.ClaimUID != p.volume.claim.UID:
+		return p.settle(ctx, entry, "another claim has its name now")
 	}
 	node := &corev1.Node{}
 	switch err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: entry.Node}, node); {

@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
@@ -206,7 +208,10 @@ func (e *evidence) podStays(pod *corev1.Pod) string {
 		}
 	}
 	owner := metav1.GetControllerOf(pod)
+	grace := time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0)) * time.Second
 	switch {
+	case grace > evictDeadline/2:
+		return fmt.Sprintf("may take %v to end, and the taint stands for %v at most", grace, evictDeadline)
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return "is static"
 	case owner == nil:

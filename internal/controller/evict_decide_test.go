@@ -79,6 +79,7 @@ func TestNoPodIsEvicted(t *testing.T) {
 		"without a controller":       {pod(func(p *corev1.Pod) { p.OwnerReferences = nil }), "no controller"},
 		"an owner, no controller":    {owner(func(o *metav1.OwnerReference) { o.Controller = nil }), "no controller"},
 		"static":                     {pod(func(p *corev1.Pod) { annotate(p, corev1.MirrorPodAnnotationKey, "x") }), "is static"},
+		"very long to end":           {pod(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](301) }), "may take 5m1s to end"},
 		"a DaemonSet's":              {owner(func(o *metav1.OwnerReference) { o.Kind = "DaemonSet" }), "is of a DaemonSet"},
 		"a Job's":                    {owner(func(o *metav1.OwnerReference) { o.APIVersion, o.Kind = "batch/v1", "Job" }), "is of a Job"},
 		"a kind like ours":           {owner(func(o *metav1.OwnerReference) { o.APIVersion = "apps.example.com/v1" }), "not known to make a new one"},

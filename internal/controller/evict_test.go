@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
@@ -110,7 +111,14 @@ func TestGivesUp(t *testing.T) {
 		}, "does not have the taint any more", 1},
 		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "was not unstaged within", 1},
 		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "was not unstaged within", 1},
-		"never unstaged":           {2, func(w *evictWorld) { w.kubelet = func() {} }, "was not unstaged within", 2},
+		"another claim": {2, func(w *evictWorld) {
+			claim, _ := boundClaim()
+			w.remove(claim)
+			claim.UID, claim.ResourceVersion = "another", ""
+			w.create(claim)
+			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.ClaimRef.UID = "another" })
+		}, "another claim has its name", 2},
+		"never unstaged": {2, func(w *evictWorld) { w.kubelet = func() {} }, "was not unstaged within", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
