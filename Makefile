@@ -150,7 +150,7 @@ mutate: deps build ## break lines that keep data safe, one at a time: each turns
 	$(GO) run ./test/mutate -run '$(RUN)'
 
 .PHONY: e2e
-e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
+e2e: deps build kubernetes s3 ## a real node with kubelet: a pod gets its volume back without a restart (root)
 	$(GO) test -count=1 -timeout 10m ./test/e2e/...
 
 # What needs an API: node, chart and install commands, integration tests.

@@ -56,6 +56,7 @@ func healer() image {
 			dir + "node-healer-worker":     filepath.Join(programs, "node-healer-worker"),
 			dir + "node-healer-gateway":    filepath.Join(programs, "node-healer-gateway"),
 			dir + "node-healer-controller": filepath.Join(programs, "node-healer-controller"),
+			dir + "healerctl":              filepath.Join(programs, "healerctl"),
 		},
 		command: []string{"/" + dir + "node-healer"},
 	}

@@ -57,6 +57,8 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	expect(t, healer, app, "healthy")
 	n.tells(app)
 	healsItsClaim(t, n, app)
+	saysWhy(t, healer, app)
+	checksItsBucket(t, n)
 	healer.HealsByItself()
 	recoversByItself(t, n, app, mounts)
 

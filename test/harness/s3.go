@@ -42,9 +42,15 @@ func s3Program(t testing.TB) string {
 // NewS3 starts a server with these keys.
 func NewS3(t testing.TB, keys ...string) *S3 {
 	t.Helper()
+	return NewS3At(t, "127.0.0.1", keys...)
+}
+
+// NewS3At starts a server at an address of this node.
+func NewS3At(t testing.TB, host string, keys ...string) *S3 {
+	t.Helper()
 	port, err := FreePorts(1)
 	Must(t, err)
-	s := &S3{t: t, dir: t.TempDir(), address: fmt.Sprintf("127.0.0.1:%d", port)}
+	s := &S3{t: t, dir: t.TempDir(), address: fmt.Sprintf("%s:%d", host, port)}
 	Mkdir(t, s.Data())
 	Mkdir(t, filepath.Join(s.dir, "users"))
 	t.Cleanup(s.Stop)

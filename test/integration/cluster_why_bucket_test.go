@@ -9,67 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-addons/node-healer/test/harness"
-	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// cosiKinds are COSI's kinds that are no classes, with their scopes.
-var cosiKinds = map[string]string{"Bucket": "Cluster", "BucketClaim": "Namespaced", "BucketAccess": "Namespaced"}
-
-// cosiResource is what the API calls the objects of a kind.
-func cosiResource(kind, version string) schema.GroupVersionResource {
-	plural := strings.ToLower(kind) + "s"
-	if kind == "BucketAccess" {
-		plural = "bucketaccesses"
-	}
-	return schema.GroupVersionResource{Group: "objectstorage.k8s.io", Version: version, Resource: plural}
-}
-
-// installCOSI brings COSI's kinds in a version, and removes them when the test ends.
-func installCOSI(t *testing.T, api *cluster.Cluster, version string) {
-	t.Helper()
-	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	for kind, scope := range cosiKinds {
-		of := cosiResource(kind, version)
-		name := of.Resource + "." + of.Group
-		_, err := api.Dynamic().Resource(definitions).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-			"metadata": map[string]any{"name": name, "annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, a test's"}},
-			"spec": map[string]any{
-				"group": of.Group, "scope": scope, "names": map[string]any{"kind": kind, "plural": of.Resource, "singular": strings.ToLower(kind)},
-				"versions": []any{map[string]any{
-					"name": version, "served": true, "storage": true,
-					"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-				}},
-			},
-		}}, metav1.CreateOptions{})
-		harness.Must(t, err)
-		t.Cleanup(func() { api.Kubectl(t, "delete", "crd", name) })
-		api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/"+name)
-	}
-}
-
-// cosi creates an object of COSI's until the test ends.
+// cosi creates an object of COSI's.
 func (p *person) cosi(version, kind, name string, spec, status map[string]any, finalizers ...any) {
 	p.t.Helper()
-	namespace := p.namespace
-	if cosiKinds[kind] == "Cluster" {
-		namespace = ""
-	}
-	of := p.api.Dynamic().Resource(cosiResource(kind, version)).Namespace(namespace)
-	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "objectstorage.k8s.io/" + version, "kind": kind, "spec": spec, "status": status,
-		"metadata": map[string]any{"name": name, "finalizers": finalizers},
-	}}
-	harness.Eventually(p.t, "the API has "+kind, func() bool {
-		_, err := of.Create(p.t.Context(), object, metav1.CreateOptions{})
-		return err == nil
-	})
-	p.t.Cleanup(func() {
-		p.api.Kubectl(p.t, "patch", cosiResource(kind, version).Resource+".objectstorage.k8s.io", name, "--type=merge", "-n", p.namespace, "-p", `{"metadata":{"finalizers":null}}`)
+	p.api.CreateCOSI(p.t, version, kind, p.namespace, map[string]any{
+		"metadata": map[string]any{"name": name, "finalizers": finalizers}, "spec": spec, "status": status,
 	})
 }
 
@@ -99,7 +47,7 @@ func TestWhyBucket(t *testing.T) {
 	t.Run("v1alpha2", func(t *testing.T) {
 		p.t = t
 		const version = "v1alpha2"
-		installCOSI(t, p.api, version)
+		p.api.InstallCOSI(t, version)
 		ready, failed := map[string]any{"readyToUse": true}, func(message string) map[string]any {
 			return map[string]any{"readyToUse": false, "error": map[string]any{"time": "2026-11-24T00:00:00Z", "message": message}}
 		}
@@ -173,7 +121,7 @@ func TestWhyBucket(t *testing.T) {
 	t.Run("v1alpha1", func(t *testing.T) {
 		p.t = t
 		const version = "v1alpha1"
-		installCOSI(t, p.api, version)
+		p.api.InstallCOSI(t, version)
 		p.cosi(version, "BucketClaim", "good", map[string]any{}, map[string]any{"bucketReady": true, "bucketName": "bc-good"})
 		p.cosi(version, "Bucket", "bc-good", map[string]any{}, map[string]any{"bucketReady": true})
 		p.cosi(version, "BucketAccess", "granted", map[string]any{"bucketClaimName": "good", "credentialsSecretName": "old-creds"}, map[string]any{"accessGranted": true})
