@@ -416,11 +416,21 @@ func TestRestageLooksAgain(t *testing.T) {
 	for name, d := range map[string]facts.FUSEDaemons{
 		"a process": {Processes: []facts.FUSEDaemon{{PID: 7}}}, "untold": {Untold: true}, "cut": {Cut: true}, "unseen": {Unseen: 1},
 	} {
-		p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
-		h.daemons, h.missed = d, 1 // it took the connection over in the middle of the first
-		err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error { return nil })
-		if !errors.Is(err, healer.ErrRefused) || len(h.acts) > 0 {
-			t.Errorf("%s: it did %q and fails with %v", name, h.acts, err)
+		for _, beneath := range []bool{false, true} {
+			p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+			c := dead()
+			h.daemons = d
+			if beneath { // it took the connection over in the middle of the first look at that
+				other := c.MountPoints[1].Stack[0]
+				other.Dev = facts.Dev{Minor: 51}
+				c.MountPoints[1].Stack = append(c.MountPoints[1].Stack, other)
+				c.Superblocks[other.Dev] = c.Superblocks[fuseDev]
+				h.missed = 2
+			}
+			err := restageStep(t, p, c).Run(t.Context(), func(context.Context) error { return nil })
+			if !errors.Is(err, healer.ErrRefused) || len(h.acts) > 0 {
+				t.Errorf("%s: it did %q and fails with %v", name, h.acts, err)
+			}
 		}
 	}
 }

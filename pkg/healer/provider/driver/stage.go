@@ -75,7 +75,7 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
 	}
 	for _, m := range s.staged.Stack {
-		if err := s.daemonGone(ctx, m.Dev); err != nil {
+		if err := s.daemonGone(ctx, m.Dev, m.Dev == s.staged.Dev()); err != nil {
 			return err
 		}
 	}
@@ -132,9 +132,12 @@ const (
 
 // daemonGone fails unless no process has the connection of a dead mount open, at two looks in a
 // row: it could begin to serve, or hand it to another one, which one look misses if it reads that
-// one before and the first one after.
-func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
+// one before and the first one after. looked is true where DaemonGone was the first look.
+func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev, looked bool) error {
 	clean := 0
+	if looked {
+		clean = 1
+	}
 	for look := 1; ; look++ {
 		d, err := p.cfg.Host.FUSEDaemons(ctx, dev)
 		switch {
@@ -143,7 +146,7 @@ func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
 		case len(d.Processes) > 0:
 			return served(fmt.Sprintf("process %d still has the FUSE connection open", d.Processes[0].PID))
 		case !d.Untold && !d.Cut && d.Unseen == 0:
-			if clean++; clean == 2 {
+			if clean++; clean > 1 {
 				return nil
 			}
 			continue
