@@ -78,7 +78,7 @@ func stages(d *harness.CSIDriver, id string) time.Duration {
 // lived, is back: from the plugin that serves again to the last volume that reads, without a call.
 func TestPodBack(t *testing.T) {
 	wanted(t, "restage-pod")
-	n := harness.NewNode(t, asReleased, "--standalone", "--loop=heal", "--restage-driver="+harness.Driver+"=unmount-first")
+	n := harness.NewNode(t, asReleased, "--standalone", "--loop=heal", "--check-interval=10s", "--restage-driver="+harness.Driver+"=unmount-first")
 	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true})
 	n.Start()
 	var all []*harness.Volume
@@ -88,6 +88,7 @@ func TestPodBack(t *testing.T) {
 		n.Expect("healthy", d.Request(v))
 		all = append(all, v)
 	}
+	time.Sleep(11 * time.Second) // until all daemons are followed
 	d.Terminate()
 	d.AwaitDead(all...)
 	time.Sleep(podAway)
