@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// ProbeInContainers probes mounts in containers. What ended is a superblock, with all of its mounts: an
-// answer of one mount for which countsForAll is true counts for the others. Only on NFS one mount may be stale and
-// another of the same superblock not, so each is asked.
+// ProbeInContainers probes mounts in containers. What ends is a superblock, with all of its mounts: an
+// answer of one mount for which countsForAll is true counts for the others. Only on NFS one mount may
+// be stale and another of the same superblock not, so each is asked.
 func (n *Node) ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error) {
 	type group struct {
 		dev facts.Dev

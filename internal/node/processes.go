@@ -43,7 +43,7 @@ const (
 
 // nextWalk makes one walk when the walk under way has ended, and hands its answer to all who call until
 // it begins. A walk that began before a call does not count for it: a container that started in between
-// may be missing. Each caller waits until its own deadline; the walk has those of walk.
+// may be missing. A caller waits until its own deadline; the walk goes on for the others.
 func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Context, storage) (ops.ProcessesAnswer, error)) <-chan singleflight.Result {
 	ctx = context.WithoutCancel(ctx) // that the first caller leaves is no answer for the others
 	return n.walks.DoChan(kind.root, func() (_ any, err error) {
