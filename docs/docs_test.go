@@ -283,6 +283,15 @@ func read(t *testing.T, path string) string {
 	return string(raw)
 }
 
+// TestReadmeIsShort: it has to show what this is, how to try and how to install it, within a
+// few screens.
+func TestReadmeIsShort(t *testing.T) {
+	const most = 160
+	if lines := strings.Count(read(t, root+"/README.md"), "\n"); lines > most {
+		t.Errorf("the README has %d lines, %d at most", lines, most)
+	}
+}
+
 // TestVersions compares the versions that README and support.md name with those that the
 // tests' modules pin.
 func TestVersions(t *testing.T) {
