@@ -142,7 +142,8 @@ func New(cfg Config) (_ *Healer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := parts.NewServer(engine, c, nil)
+	noLoop := func(context.Context) healer.LoopState { return healer.LoopState{} }
+	server, err := parts.NewServer(engine, c, noLoop)
 	if err != nil {
 		return nil, err
 	}

@@ -96,6 +96,10 @@ func TestVendorsDriverHeals(t *testing.T) {
 		}
 	}
 
+	shown, err := exec.CommandContext(t.Context(), program, "status", "--endpoint=unix://"+n.Socket()).CombinedOutput()
+	if err != nil || !strings.Contains(string(shown), "hello") || strings.Contains(string(shown), ", driver") {
+		t.Errorf("healerctl status: %v\n%s", err, shown)
+	}
 	said, err := exec.CommandContext(t.Context(), program, "explain", "hellosessionlost", "--endpoint=unix://"+d.Socket()).CombinedOutput()
 	if err != nil || !strings.Contains(string(said), "advice: see hello's log") {
 		t.Errorf("healerctl explain: %v\n%s", err, said)
