@@ -160,6 +160,11 @@ func TestWhyPod(t *testing.T) {
 			t.Error(text)
 		}
 	})
+	scene("its node stages a volume anew", func(*testing.T) {
+		p.api.Bind(p.t, p.volume)
+		taint(p.here, "restage.node-healer.csi-addons.io/"+string(p.here.UID))
+		p.says("pod/"+p.pod("app", "").Name, "NotScheduled", "node "+p.here.Name+" has a taint of node-healer", "1. wait")
+	})
 	scene("the volume is lost", func(t *testing.T) {
 		pv, _ := p.api.Bind(t, p.volume)
 		pod := p.pod("app", p.here.Name)

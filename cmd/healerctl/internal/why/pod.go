@@ -125,10 +125,22 @@ func (p *podCase) kubectl(args string) string { return "kubectl " + args + " -n 
 func (p *podCase) node(ctx context.Context) {
 	name := p.pod.Spec.NodeName
 	if name == "" {
+		p.read("which nodes have a taint of node-healer", each(ctx, p.api, nodes, "", "", p.evicting))
 		return
 	}
 	if reason, says := p.stateOf(ctx, name); reason != "" {
 		p.because(reason, says, outOfService(reason, name)...)
+	}
+}
+
+// taintPrefix begins the keys of the controller's taints (docs/eviction.md).
+const taintPrefix = "restage.node-healer.csi-addons.io/"
+
+// evicting says of a node that takes no pods because a volume is staged anew there.
+func (p *podCase) evicting(node *corev1.Node) {
+	if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, taintPrefix) }) {
+		p.because("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+taintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
+			"wait: the controller takes it off, after minutes at most; kubectl get volumehealjobs -A says how far it is")
 	}
 }
 
