@@ -84,7 +84,7 @@ func TestSanity(t *testing.T) {
 
 // inspect has the specs inspect what a node's server serves at a socket; close ends its
 // connections.
-func inspect(t *testing.T, n *harness.Node, socket string) (close func()) {
+func inspect(t *testing.T, n *harness.Node, socket string) (end func()) {
 	t.Helper()
 	d := newStandIn(t, n, "ext4", "xfs", "btrfs", "tmpfs")
 	config := sanity.NewTestConfig()
