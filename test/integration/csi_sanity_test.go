@@ -82,7 +82,7 @@ func TestSanity(t *testing.T) {
 	}
 }
 
-// inspect has the specs inspect what a node's server serves at a socket; close ends its
+// inspect has the specs inspect what a node's server serves at a socket; end ends its
 // connections.
 func inspect(t *testing.T, n *harness.Node, socket string) (end func()) {
 	t.Helper()
