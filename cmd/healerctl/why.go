@@ -29,8 +29,8 @@ func newWhy(dial dialer) *cobra.Command {
 			seen = l.volumes
 			return err
 		})
-		if err != nil {
-			err = errors.New(status.Convert(err).Message())
+		if call := (callError{}); errors.As(err, &call) {
+			err = errors.New(status.Convert(call.error).Message())
 		}
 		return seen, err
 	}}

@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
 // onNode is a person who asks as root on the node, as by kubectl exec.
@@ -84,20 +86,22 @@ func TestWhyProcessHangs(t *testing.T) {
 	p.eventually(pod, "ProcessHangs", "state D", "percpu_rwsem_wait", "1. the filesystem is frozen: fsfreeze --unfreeze")
 }
 
-// TestWhyBusy has a container write all the time: it waits for the disk in most instants, and
-// does not hang.
+// TestWhyBusy has a container write to a slow disk all the time: one process waits in nearly
+// every instant, and does not hang.
 func TestWhyBusy(t *testing.T) {
 	p := newOnNode(t)
-	v := p.NewVolume("ext4", "busy")
+	v, disk := p.NewVolumeOnFaults("ext4", "busy")
 	pod := p.uses(v, running)
 	c := p.NewContainer(string(pod.UID), v.MountPointOf(string(pod.UID)))
+	disk.Delay(harness.Slowly(100*time.Millisecond), faultfs.Write)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = c.Exec("sh", "-c", "while :; do echo x >/data/busy; sync; done")
+		_, _ = c.Exec("dd", "if=/dev/zero", "of=/data/busy", "bs=4096", "count=1000000", "oflag=direct")
 	}()
-	t.Cleanup(func() { c.Kill(); <-ended })
-	harness.Eventually(t, "the container writes", func() bool { _, err := os.Stat(filepath.Join(v.Staging, "busy")); return err == nil })
+	t.Cleanup(func() { disk.Lift(); c.Kill(); <-ended })
+	before := disk.Requests(faultfs.Write)
+	harness.Eventually(t, "the container writes", func() bool { return disk.Requests(faultfs.Write) > before+3 })
 	for range 3 {
 		if text, _ := p.ask("pod/" + pod.Name); strings.Contains(text, "ProcessHangs: ") {
 			t.Error(text)
