@@ -31,7 +31,7 @@ type config struct {
 	gatewayCA, gatewayName          string
 	configMap                       string
 	maxCalls, maxCallsPerNode       int
-	verbosity                       int
+	logging                         command.Logging
 	version                         bool
 }
 
@@ -58,7 +58,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.configMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
 	f.IntVar(&c.maxCalls, "max-calls", 32, "how many `calls` may run at once")
 	f.IntVar(&c.maxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
-	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7")
+	c.logging.Add(f, "log verbosity (klog), at most 7")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
@@ -109,8 +109,8 @@ func (c *config) check() error {
 	if c.maxCallsPerNode < 1 {
 		bad("--max-calls-per-node: %d is less than 1", c.maxCallsPerNode)
 	}
-	if c.verbosity > maxVerbosity {
-		bad("-v: %d is more than %d: the controller's token would be in the log", c.verbosity, maxVerbosity)
+	if c.logging.Verbosity > maxVerbosity {
+		bad("-v: %d is more than %d: the controller's token would be in the log", c.logging.Verbosity, maxVerbosity)
 	}
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
@@ -15,17 +16,18 @@ func TestDefaults(t *testing.T) {
 		leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second, retryPeriod: 2 * time.Second,
 		gatewayNamespace: "csi-addons-node-healer", gatewayServer: "node-healer.csi-addons.io", gatewayName: "node-healer-gateway", configMap: "node-healer",
 		maxCalls: 32, maxCallsPerNode: 4,
+		logging: command.Logging{Format: "text"},
 	})
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--service-account=sa --kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
 		--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s
-		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --config-map=cm --max-calls=5 --max-calls-per-node=6 -v=7`, config{
+		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --config-map=cm --max-calls=5 --max-calls-per-node=6 --logging-format=json -v=7`, config{
 		kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", serviceAccount: "sa", metricsAddress: ":1", healthAddress: ":2", kubeletRoot: "/k",
 		leaseDuration: 3 * time.Second, renewDeadline: 2 * time.Second, retryPeriod: time.Second,
 		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn", configMap: "cm",
-		maxCalls: 5, maxCallsPerNode: 6, verbosity: 7,
+		maxCalls: 5, maxCallsPerNode: 6, logging: command.Logging{Verbosity: 7, Format: "json"},
 	})
 }
 

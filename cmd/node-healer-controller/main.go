@@ -34,7 +34,7 @@ func start(ctx context.Context, cfg config) error {
 		fmt.Println("node-healer-controller", version)
 		return nil
 	}
-	if err := command.SetVerbosity(cfg.verbosity); err != nil {
+	if err := cfg.logging.Set(); err != nil {
 		return err
 	}
 	return run(ctx, cfg)

@@ -29,7 +29,7 @@ type config struct {
 	podName, podNamespace, podUID string
 	kubeconfig, tokenAudience     string
 	tls                           gateway.TLS
-	verbosity                     int
+	logging                       command.Logging
 	version                       bool
 }
 
@@ -53,7 +53,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
 	f.Var((*commaList)(&c.tls.CipherSuites), "tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice")
 	f.Var((*commaList)(&c.tls.CurvePreferences), "tls-curve-preferences", "comma-separated key exchanges, by the `names` of Go's crypto/tls; empty: Go's own choice")
-	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7: above that the API's client logs callers' tokens")
+	c.logging.Add(f, "log verbosity (klog), at most 7: above that the API's client logs callers' tokens")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
@@ -107,8 +107,8 @@ func (c *config) check() error {
 			bad("%s: is required", f.flag)
 		}
 	}
-	if c.verbosity > maxVerbosity {
-		bad("-v: %d is more than %d: callers' tokens would be in the log", c.verbosity, maxVerbosity)
+	if c.logging.Verbosity > maxVerbosity {
+		bad("-v: %d is more than %d: callers' tokens would be in the log", c.logging.Verbosity, maxVerbosity)
 	}
 	return errors.Join(errs...)
 }

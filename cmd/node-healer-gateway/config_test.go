@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/gateway"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
@@ -13,15 +14,16 @@ func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, required, config{
 		endpoint: "tcp://:9070", socket: "unix:///run/node-healer/gateway.sock", metricsServer: "unix:///run/node-healer/metrics.sock",
 		nodeID: "n", podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u",
+		logging: command.Logging{Format: "text"},
 	})
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--endpoint=tcp://10.0.0.1:7 --server=unix:///s --metrics-endpoint=tcp://:8 --metrics-server=unix:///m --register-as=d --pod-namespace=ns
 		--kubeconfig=/kc --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
-		--tls-cipher-suites=A,B --tls-curve-preferences=C -v=7`, config{
+		--tls-cipher-suites=A,B --tls-curve-preferences=C --logging-format=json -v=7`, config{
 		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
-		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", verbosity: 7,
+		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", logging: command.Logging{Verbosity: 7, Format: "json"},
 		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"}},
 	})
 }

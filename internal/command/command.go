@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strconv"
@@ -48,10 +49,40 @@ func Parse(f *flag.FlagSet, args []string, out io.Writer) error {
 	return nil
 }
 
-// SetVerbosity sets klog's -v.
-func SetVerbosity(v int) error {
+// Logging is how a program logs.
+type Logging struct {
+	Verbosity int
+	// Format is logText or logJSON.
+	Format string
+}
+
+const (
+	logText = "text"
+	logJSON = "json"
+)
+
+// Add defines the flags. verbosity is what the help says of -v.
+func (l *Logging) Add(f *flag.FlagSet, verbosity string) {
+	f.IntVar(&l.Verbosity, "v", 0, verbosity)
+	f.StringVar(&l.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
+}
+
+// Set has klog log like that. It is called before anything is logged.
+func (l Logging) Set() error { return l.set(os.Stderr) }
+
+func (l Logging) set(to io.Writer) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	klog.InitFlags(flags)
-	return flags.Set("v", strconv.Itoa(v))
+	if err := flags.Set("v", strconv.Itoa(l.Verbosity)); err != nil {
+		return err
+	}
+	switch l.Format {
+	case logText:
+	case logJSON: // log/slog has -v=4 as level -4
+		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-l.Verbosity)})))
+	default:
+		return fmt.Errorf("--logging-format: %q is none of %s and %s", l.Format, logText, logJSON)
+	}
+	return nil
 }

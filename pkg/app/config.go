@@ -34,7 +34,7 @@ type config struct {
 	checkInterval time.Duration
 	// restageDrivers are orders by the name of the driver.
 	restageDrivers namedValues
-	verbosity      int
+	logging        command.Logging
 	version        bool
 	probe          bool
 	cluster        clusterConfig
@@ -87,7 +87,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.cluster.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
 	f.StringVar(&c.cluster.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
 	f.DurationVar(&c.cluster.driverGrace, "driver-grace", setup.DefaultDriverGrace, "how long heals wait while the driver's own pod on this node is not ready: 0 (not at all) to 1h")
-	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog)")
+	c.logging.Add(f, "log verbosity (klog)")
 	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f

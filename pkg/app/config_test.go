@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/cluster"
+	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/setup"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
@@ -25,6 +26,7 @@ func TestDefaults(t *testing.T) {
 		},
 		endpoint: "unix:///run/csi-addons/csi-addons.sock",
 		mode:     modeHeal,
+		logging:  command.Logging{Format: "text"},
 		loop:     cluster.LoopOff, checkInterval: time.Minute,
 		cluster: clusterConfig{
 			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
@@ -45,7 +47,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 			HealTimeout: time.Minute, DriverTimeout: 3 * time.Minute, CSISockets: map[string]string{"d": "/k/d.sock"}, AllowedUIDs: []uint32{0, 1000}, GatewayUID: 7,
 		},
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true,
-		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, checkInterval: 2 * time.Minute, verbosity: 4,
+		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, checkInterval: 2 * time.Minute, logging: command.Logging{Verbosity: 4, Format: "text"},
 		cluster: clusterConfig{
 			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 		},

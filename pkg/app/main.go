@@ -69,7 +69,7 @@ func start(ctx context.Context, name string, cfg config) error {
 		runtime.GOMAXPROCS(min(maxProcessors, runtime.GOMAXPROCS(0)))
 	}
 	startThreads()
-	if err := errors.Join(command.SetVerbosity(cfg.verbosity), worker.KeepMemoryPrivate(), worker.KeepFilesPrivate()); err != nil {
+	if err := errors.Join(cfg.logging.Set(), worker.KeepMemoryPrivate(), worker.KeepFilesPrivate()); err != nil {
 		return err
 	}
 	return run(ctx, cfg)
