@@ -12,9 +12,9 @@ import (
 
 const (
 	// maxMessageBytes bounds NodeHealerResponse.message, which is one line in a person's
-	// terminal or in a controller's log: the Admin service has all of it.
+	// terminal or in a controller's log: the trailer and the Admin service have more of it.
 	maxMessageBytes = 399
-	// maxNoticeBytes bounds the text of an event: the API accepts no longer one
+	// maxNoticeBytes bounds the text of an event and of the trailer: the API accepts no longer one
 	// (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
 	maxNoticeBytes = 1024
 )
@@ -30,7 +30,12 @@ func message(r healer.Report) (abnormal bool, text string) {
 	return v == healer.Abnormal || v == healer.NotJudged, w.line(maxMessageBytes)
 }
 
-// notice is the message without how long anything took: the same result reads the
+// inFull is the message with all that a line of maxNoticeBytes has room for.
+func inFull(r healer.Report) string {
+	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes}.line(maxNoticeBytes)
+}
+
+// notice is inFull without how long anything took: the same result reads the
 // same again, so that repetitions can be recognised.
 func notice(r healer.Report) string {
 	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes, timeless: true}.line(maxNoticeBytes)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -24,6 +26,9 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 	}
 	s.Publish(report)
 	abnormal, text := message(report)
+	if all := inFull(report); all != text {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(healerpb.TrailerMessage, all)) // a call without a stream has none
+	}
 	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
 }
 

@@ -6,18 +6,36 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
 
-// Call asks for a volume with a deadline of its own.
+// Call asks for a volume with a deadline of its own. The message of the answer is as the server
+// says it in full.
 func (n *Node) Call(req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	return healerpb.NewHealerNodeClient(n.Conn).NodeHealer(ctx, req)
+	return n.call(ctx, req)
 }
+
+func (n *Node) call(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
+	var trailer metadata.MD
+	a, err := healerpb.NewHealerNodeClient(n.Conn).NodeHealer(ctx, req, grpc.Trailer(&trailer))
+	if all := trailer.Get(healerpb.TrailerMessage); err == nil && len(all) == 1 {
+		if short, _, _ := strings.Cut(a.GetMessage(), ":"); len(a.GetMessage()) >= maxMessage || !strings.HasPrefix(all[0], short+":") {
+			n.T.Errorf("%d bytes: %s", len(a.GetMessage()), a.GetMessage())
+		}
+		a.Message = all[0]
+	}
+	return a, err
+}
+
+// maxMessage is what the message of an answer stays below, in bytes.
+const maxMessage = 400
 
 // Expect asks for a volume and compares the verdict (healthy, healed, abnormal, not judged)
 // and parts of the message.
@@ -83,7 +101,7 @@ func (n *Node) Begin(req *healerpb.NodeHealerRequest) *Begun {
 	go func() {
 		defer close(b.done)
 		defer cancel()
-		b.answer, b.err = healerpb.NewHealerNodeClient(n.Conn).NodeHealer(ctx, req)
+		b.answer, b.err = n.call(ctx, req)
 	}()
 	return b
 }
