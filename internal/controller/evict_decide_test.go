@@ -3,7 +3,6 @@ package controller
 import (
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -159,15 +158,6 @@ func TestPodsAreEvictedFor(t *testing.T) {
 		change(e)
 		if why := e.refused(); why != "" {
 			t.Errorf("%s: %s", name, why)
-		}
-	}
-}
-
-func TestOldTaints(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	for value, old := range map[string]bool{"1000000": false, "999401": false, "999399": true, "1000050": false, "1000090": true, "": true, "x": true, "0": true} {
-		if got := oldTaint(corev1.Taint{Value: value}, now); got != old {
-			t.Errorf("%q: got %t", value, got)
 		}
 	}
 }

@@ -24,14 +24,6 @@ func taintOf(claim types.UID, start int64) corev1.Taint {
 	return corev1.Taint{Key: taintPrefix + string(claim), Value: strconv.FormatInt(start, 10), Effect: corev1.TaintEffectNoSchedule}
 }
 
-// oldTaint reports whether a taint of ours has to go: after the deadline nobody needs it,
-// and a time in the future or no time at all is not one that a controller wrote.
-func oldTaint(t corev1.Taint, now time.Time) bool {
-	start, err := strconv.ParseInt(t.Value, 10, 64)
-	age := now.Sub(time.Unix(start, 0))
-	return err != nil || age > evictDeadline || age < -time.Minute
-}
-
 // writeTaints writes the whole list, so the node must not have changed since it was read.
 func (r *Reconciler) writeTaints(ctx context.Context, node *corev1.Node, taints []corev1.Taint) error {
 	changed := node.DeepCopy()
@@ -111,7 +103,8 @@ func (r *Reconciler) cleanAbandoned(ctx context.Context, entry ledgerEntry) erro
 	return r.clean(ctx, entry)
 }
 
-// sweepNode removes our taints that have no open entry, or are older than the deadline.
+// sweepNode removes our taints that have no open entry with their time. Those of entries that
+// are older than the deadline were removed before.
 func (r *Reconciler) sweepNode(ctx context.Context, node *corev1.Node) error {
 	ours := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, taintPrefix) }
 	if !slices.ContainsFunc(node.Spec.Taints, ours) {
@@ -123,8 +116,8 @@ func (r *Reconciler) sweepNode(ctx context.Context, node *corev1.Node) error {
 		return err
 	}
 	return client.IgnoreNotFound(r.removeTaints(ctx, node, func(t corev1.Taint) bool {
-		return ours(t) && (oldTaint(t, time.Now()) || !slices.ContainsFunc(all, func(e ledgerEntry) bool {
-			return e.open() && e.Node == node.Name && t.Key == taintPrefix+string(e.ClaimUID)
-		}))
+		return ours(t) && !slices.ContainsFunc(all, func(e ledgerEntry) bool {
+			return e.open() && e.Node == node.Name && t == taintOf(e.ClaimUID, e.Start)
+		})
 	}))
 }

@@ -193,9 +193,23 @@ func TestTaintsOfJobsThatAreGone(t *testing.T) {
 
 		node := w.theNode()
 		now := time.Now()
-		node.Spec.Taints = append(node.Spec.Taints, taintOf("old", now.Unix()-660), taintOf("unknown", now.Unix()), corev1.Taint{Key: taintPrefix + "bad", Value: "x", Effect: corev1.TaintEffectNoSchedule})
+		node.Spec.Taints = append(node.Spec.Taints, taintOf("old", now.Unix()-660), taintOf("unknown", now.Unix()), taintOf("claim-uid", now.Unix()-5), corev1.Taint{Key: taintPrefix + "bad", Value: "x", Effect: corev1.TaintEffectNoSchedule})
 		must(t, w.api.Update(t.Context(), node))
 		must(t, w.reconciler.sweep(t.Context()))
+		w.clean()
+	})
+}
+
+// TestJobThatEndsOtherwiseLeavesNoTaint: its claim was deleted.
+func TestJobThatEndsOtherwiseLeavesNoTaint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		for w.taintValue() == "" {
+			w.reconcile("job")
+		}
+		claim, _ := boundClaim()
+		w.remove(claim)
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonClaimNotFound, "")
 		w.clean()
 	})
 }
