@@ -1,6 +1,9 @@
 package integration
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,15 +64,19 @@ func TestRestageKilledInTheDriver(t *testing.T) {
 		d.KillDaemon(v)
 		d.Behave(mode)
 		b := n.Begin(d.Request(v))
-		harness.Eventually(t, "the dead mount is off", func() bool { return len(harness.Layers(t, v.Staging)) == 0 })
+		harness.Eventually(t, "the dead mount is off, and the driver is about to be called", func() bool {
+			return len(harness.Layers(t, v.Staging)) == 0 && recordsHave(t, n, `"pendingStage"`)
+		})
 		n.Kill()
 		_ = b.Err()
 		d.Behave(csidriver.Mode{})
 		n.Start()
-		if said := n.Message(d.Request(v)); mode.Takes == 0 && !strings.Contains(said, "may still be at work since ") {
-			t.Errorf("after the kill it says %q", said)
+		said := n.Message(d.Request(v))
+		audit, err := os.ReadFile(filepath.Join(n.StateDir(), "audit.log"))
+		harness.Must(t, err)
+		if mode.Takes == 0 && !strings.Contains(string(audit), "may still be at work since ") {
+			t.Errorf("after the kill it did not wait, and says %q", said)
 		}
-		said := ""
 		defer func() { t.Log(said) }()
 		harness.Eventually(t, "the volume is healed", func() bool {
 			said = n.Message(d.Request(v))
@@ -80,4 +87,15 @@ func TestRestageKilledInTheDriver(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// recordsHave reports whether a record of a node's volumes has a text.
+func recordsHave(t *testing.T, n *harness.Node, text string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.StateDir(), "records", "*"))
+	harness.Must(t, err)
+	return slices.ContainsFunc(files, func(file string) bool {
+		raw, err := os.ReadFile(file) // it may just be replaced
+		return err == nil && strings.Contains(string(raw), text)
+	})
 }
