@@ -26,7 +26,7 @@ var costs = map[healer.Cost]string{
 // adminReport puts a report into a message, with the steps that a heal would try.
 func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	_, text := message(r)
-	w := wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes}
+	w := wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes, evidenceBytes: maxNoticeBytes}
 	out := &adminpb.VolumeReport{
 		Driver: valid(r.Driver), VolumeId: valid(r.Volume.ID), Path: valid(r.Volume.Path),
 		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(r.After),
@@ -66,7 +66,7 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	}
 	for _, s := range more {
 		if len(s.items) > 0 {
-			out.Notes = append(out.Notes, adminText(s.text(len(s.items), adminTextBytes)))
+			out.Notes = append(out.Notes, adminText(s.text(len(s.items))))
 		}
 	}
 	out.Conditions = first(out.Conditions, maxReported, &out.Omitted)

@@ -48,13 +48,47 @@ type wording struct {
 	mountPoints []healer.MountPoint
 	// pathBytes bounds each path, which loses its middle.
 	pathBytes int
-	timeless  bool
+	// evidenceBytes bounds each text that a provider, a kernel or a program wrote; zero: all of
+	// it. A reason, and whether a step failed, is never cut.
+	evidenceBytes int
+	timeless      bool
+}
+
+// rooms are tried one after the other until a line has room for all that must be said: first
+// long evidence goes, then optional sentences, then the names of what is only counted.
+var rooms = []struct {
+	evidenceBytes      int
+	optional, allNamed bool
+}{
+	{maxNoticeBytes, true, true},
+	{160, true, true},
+	{96, true, true},
+	{160, false, true},
+	{96, false, true},
+	{40, false, true},
+	{24, false, true},
+	{96, false, false},
+	{24, false, false},
 }
 
 func (w wording) line(limit int) string {
 	verdict := w.r.Verdict()
 	start := string(verdict) + ": "
-	return printable.Line(start+write(w.sections(verdict), limit-len(start)), limit)
+	var text string
+	for _, room := range rooms {
+		w.evidenceBytes = room.evidenceBytes
+		sections := slices.DeleteFunc(w.sections(verdict), func(s section) bool { return s.optional && !room.optional })
+		for i := range sections {
+			if !room.allNamed {
+				sections[i].short = nil
+			}
+		}
+		var fits bool
+		if text, fits = write(sections, limit-len(start)); fits {
+			return start + text
+		}
+	}
+	return printable.Line(start+text, limit)
 }
 
 func (w wording) sections(v healer.Verdict) []section {
@@ -197,8 +231,8 @@ func (w wording) advice() section {
 }
 
 // text returns what a provider, a kernel or a program wrote as one printable line.
-func (wording) text(s string) string {
-	return printable.Line(strings.TrimSpace(s), maxNoticeBytes)
+func (w wording) text(s string) string {
+	return printable.Line(strings.TrimSpace(s), w.evidenceBytes)
 }
 
 // rounded returns a duration with as many digits as a reader can use.

@@ -23,36 +23,18 @@ type section struct {
 	numbered bool
 }
 
-// fairItemBytes is what is left of each first item at least before that goes which is said of
-// items that are only counted; shortestItemBytes is what is left of each in any case.
-const (
-	fairItemBytes     = 96
-	shortestItemBytes = 32
-)
-
-// write returns the sentences in at most limit bytes: the first item of each, then by turns
-// one more of each for which there is room, of the first sentence last; the rest is counted.
-// Where the first ones are too long, the optional sentences go, the last one first. Then all
-// are cut alike.
-func write(sections []section, limit int) string {
+// write returns the sentences: the first item of each, then by turns one more of each for
+// which there is room in limit bytes, of the first sentence last; the rest is counted. It
+// reports whether that fits.
+func write(sections []section, limit int) (written string, fits bool) {
 	sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.items) == 0 })
 	shown := slices.Repeat([]int{1}, len(sections))
-	text := func(itemBytes int) string {
+	text := func() string {
 		texts := make([]string, 0, len(sections))
 		for i, s := range sections {
-			texts = append(texts, s.text(shown[i], itemBytes))
+			texts = append(texts, s.text(shown[i]))
 		}
 		return strings.Join(texts, ". ")
-	}
-	for i := len(sections) - 1; i >= 0 && len(text(limit)) > limit; i-- {
-		if sections[i].optional {
-			sections, shown = slices.Delete(sections, i, i+1), shown[1:]
-		}
-	}
-	if len(text(limit)) > limit && len(text(fairItemBytes)) > limit {
-		for i := range sections {
-			sections[i].short = nil
-		}
 	}
 	for more := true; more; {
 		more = false
@@ -61,29 +43,25 @@ func write(sections []section, limit int) string {
 			if shown[i] == len(sections[i].items) {
 				continue
 			}
-			if shown[i]++; len(text(limit)) > limit {
+			if shown[i]++; len(text()) > limit {
 				shown[i]--
 				continue
 			}
 			more = true
 		}
 	}
-	for itemBytes := limit; itemBytes > shortestItemBytes; itemBytes -= shortestItemBytes {
-		if cut := text(itemBytes); len(cut) <= limit {
-			return cut
-		}
-	}
-	return printable.Line(text(shortestItemBytes), limit)
+	written = text()
+	return written, len(written) <= limit
 }
 
-// text shows the first items, each in at most itemBytes, and counts the rest.
-func (s section) text(shown, itemBytes int) string {
+// text shows the first items and counts the rest.
+func (s section) text(shown int) string {
 	items := make([]string, 0, shown+1)
 	for i, item := range s.items[:shown] {
 		if s.numbered && len(s.items) > 1 {
 			item = strconv.Itoa(i+1) + ". " + item
 		}
-		items = append(items, printable.Line(item, itemBytes))
+		items = append(items, item)
 	}
 	if hidden := len(s.items) - shown; hidden > 0 {
 		tail := more(hidden, s.plural)
