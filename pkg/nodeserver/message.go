@@ -17,6 +17,9 @@ const (
 	// maxNoticeBytes bounds the text of an event and of the trailer: the API accepts no longer one
 	// (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
 	maxNoticeBytes = 1024
+	// maxFullBytes bounds the text in the trailer, of which clients accept 8 KiB by default, in
+	// base64.
+	maxFullBytes = 4096
 )
 
 // message puts a report into one line of at most maxMessageBytes: the verdict, what
@@ -30,13 +33,13 @@ func message(r healer.Report) (abnormal bool, text string) {
 	return v == healer.Abnormal || v == healer.NotJudged, w.line(maxMessageBytes)
 }
 
-// inFull is the message with all that a line of maxNoticeBytes has room for.
+// inFull is the message with all that a line of maxFullBytes has room for.
 func inFull(r healer.Report) string {
-	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes}.line(maxNoticeBytes)
+	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes}.line(maxFullBytes)
 }
 
-// notice is inFull without how long anything took: the same result reads the
-// same again, so that repetitions can be recognised.
+// notice is the message for an event, without how long anything took: the same result reads
+// the same again, so that repetitions can be recognised.
 func notice(r healer.Report) string {
 	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes, timeless: true}.line(maxNoticeBytes)
 }

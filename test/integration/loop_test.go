@@ -157,7 +157,7 @@ func TestLoopHeals(t *testing.T) {
 			n.Expect("healthy", u.Request())
 			out := harness.Scrape(t, socket)
 			for _, line := range []string{
-				`node_healer_heals_total{origin="loop",outcome="healed"} 1`, `node_healer_steps_total{error_type="",provider="containers",step="replace-in-container"} 1`,
+				`node_healer_heals_total{driver="test.csi.example.com",origin="loop",outcome="healed"} 1`, `node_healer_steps_total{driver="test.csi.example.com",error_type="",provider="containers",step="replace-in-container"} 1`,
 				`node_healer_volumes{condition="Healthy",driver="test.csi.example.com",status="Healthy"} 2`, `node_healer_recovery_duration_seconds_count{by="loop"} 1`,
 				"\nnode_healer_loop_last_search_timestamp_seconds 1.",
 			} {

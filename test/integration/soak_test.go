@@ -331,12 +331,12 @@ func (s *soak) oneHealAtATime() {
 		}
 	}
 	out := harness.Scrape(t, s.socket)
-	healed := harness.Metric(t, out, `node_healer_heals_total{origin="loop",outcome="healed"}`)
+	healed := harness.Metric(t, out, `node_healer_heals_total{driver="test.csi.example.com",origin="loop",outcome="healed"}`)
 	if healed == 0 || steps == 0 {
 		t.Error("nothing was healed")
 	}
 	t.Logf("%.0f volumes healed by the loop, %.0f heals did not help, %d steps in the audit log",
-		healed, harness.Metric(t, out, `node_healer_heals_total{origin="loop",outcome="abnormal"}`), steps)
+		healed, harness.Metric(t, out, `node_healer_heals_total{driver="test.csi.example.com",origin="loop",outcome="abnormal"}`), steps)
 }
 
 // footprint is what a server has of the machine.
