@@ -61,7 +61,7 @@ func TestWhyMountHangs(t *testing.T) {
 	harness.Must(t, cmd.Start())
 	t.Cleanup(func() { disk.Thaw(); _ = cmd.Wait() })
 	text := p.eventually(pod, "MountHangs", "mount (process ", "in request_wait_answer", target, "1. a FUSE daemon does not answer")
-	if strings.Contains(text, "kubectl exec") {
+	if strings.Contains(text, "kubectl exec -n") {
 		t.Error("this is the node:\n" + text)
 	}
 	// It is the trouble of this pod, and of no other.

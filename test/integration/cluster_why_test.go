@@ -178,7 +178,7 @@ func TestWhyPod(t *testing.T) {
 		pod := p.pod("app", p.here.Name)
 		p.event("Pod", pod.Name, pod.UID, "FailedAttachVolume", "Multi-Attach error for volume \""+p.volume.PV+"\"")
 		text := p.says("pod/"+pod.Name, "AttachedElsewhere", p.there.Name, "it may still run, and write", "1. kubectl describe node "+p.there.Name, "2. only once it is switched off")
-		if !strings.Contains(text, "kubectl exec") || !strings.Contains(text, "why pod/"+pod.Name) {
+		if !strings.Contains(text, "kubectl exec -n") || !strings.Contains(text, "why pod/"+pod.Name) {
 			t.Error("the answer does not say how to ask the node:\n" + text)
 		}
 	})
