@@ -46,7 +46,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.serviceAccount, "service-account", "node-healer-controller", "`name` of the pod's ServiceAccount, for which the tokens for the gateways are made")
 	f.StringVar(&c.metricsAddress, "metrics-address", "", "where to serve /metrics over HTTPS: `HOST:PORT` or :PORT; empty: nowhere")
 	f.StringVar(&c.healthAddress, "health-address", ":9081", "where to serve /healthz and /readyz over HTTP: `HOST:PORT` or :PORT; empty: nowhere")
-	f.BoolVar(&c.leaderElect, "leader-elect", true, "let one of several controllers run at a time; without it only one may be started")
+	f.BoolVar(&c.leaderElect, "leader-elect", true, "let one of several controllers run at a time; off: start only one")
 	f.DurationVar(&c.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long after the leader's last sign of life another one takes over")
 	f.DurationVar(&c.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew its lease before it exits; less than --leader-elect-lease-duration")
 	f.DurationVar(&c.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how long to wait between tries to get or renew the lease; less than --leader-elect-renew-deadline")

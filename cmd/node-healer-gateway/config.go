@@ -47,7 +47,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in")
 	f.StringVar(&c.podUID, "pod-uid", "", "`UID` of the pod that this runs in; required")
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account")
-	f.StringVar(&c.tokenAudience, "token-audience", "", "another `audience` that callers' tokens may be for, such as the API server's, which the CSI-Addons controller's are for; such a token is good at every node. Empty: only "+registration.AudiencePrefix+"NODE")
+	f.StringVar(&c.tokenAudience, "token-audience", "", "another `audience` of callers' tokens, such as the API server's for the CSI-Addons controller; such a token is good at every node. Empty: only "+registration.AudiencePrefix+"NODE")
 	f.StringVar(&c.tls.CertFile, "tls-cert", "", "PEM `file` with the certificate, read again when it changes; empty: self-signed")
 	f.StringVar(&c.tls.KeyFile, "tls-key", "", "PEM `file` with the key of --tls-cert")
 	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
