@@ -11,7 +11,7 @@ import (
 // tableHead is what docs/kernels.md says before the table.
 const tableHead = `# Kernels
 
-What the tests that ` + "`test/kernels/features.go`" + ` names showed on each kernel, in QEMU and on the machine itself. ` + "`make kernels`" + ` writes this page, ` + "`make kernels-short`" + ` compares.
+What the tests of ` + "`test/kernels/features.go`" + ` showed on each kernel. ` + "`make kernels`" + ` writes this page, ` + "`make kernels-short`" + ` compares.
 
 A heal needs Linux 5.14. What older kernels lack:
 
