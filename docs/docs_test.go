@@ -292,6 +292,26 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestPagesAreShort: the README and the pages below docs have to be read by those who run this. A
+// new sentence takes the place of an old one, mostly of one that another page says as well.
+func TestPagesAreShort(t *testing.T) {
+	const most = 22000
+	words := 0
+	for _, page := range pages(t) {
+		if strings.HasPrefix(page, root) && page != root+"/README.md" {
+			continue // CHANGELOG.md only grows
+		}
+		for _, word := range strings.Fields(read(t, page)) {
+			if strings.Trim(word, "|") != "" { // not the bar of a table
+				words++
+			}
+		}
+	}
+	if words > most {
+		t.Errorf("the pages have %d words, %d at most", words, most)
+	}
+}
+
 // TestVersions compares the versions that README and support.md name with those that the
 // tests' modules pin.
 func TestVersions(t *testing.T) {
