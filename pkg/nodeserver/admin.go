@@ -117,7 +117,7 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	if a.server.cfg.Off {
 		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"})
 	}
-	known, published, staged, err := a.find(ctx, driver, name)
+	known, published, staged, err := a.find(ctx, driver, name, path)
 	v := healer.Volume{ID: known.GetVolumeId(), Named: true}
 	paths := []string{path}
 	switch {
@@ -180,8 +180,10 @@ func (a admin) Explain(ctx context.Context, _ *adminpb.ExplainRequest) (*adminpb
 // statesTimeout is how long an answer waits for a loop that may hang.
 const statesTimeout = time.Second
 
-// find returns the volume that has a name, and the paths where it is published and staged.
-func (a admin) find(ctx context.Context, driver, name string) (v *adminpb.Volume, published, staged []string, err error) {
+// find returns the volume that has a name, and the paths where it is published and staged. It
+// fails where kubelet's files say that path is of another driver's volume, which may have the
+// same ID.
+func (a admin) find(ctx context.Context, driver, name, path string) (v *adminpb.Volume, published, staged []string, err error) {
 	if name == "" || len(name) > maxVolumeIDBytes {
 		return nil, nil, nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
@@ -191,9 +193,15 @@ func (a admin) find(ctx context.Context, driver, name string) (v *adminpb.Volume
 		return nil, nil, nil, healer.Failed("find the volume", err)
 	}
 	paths, ambiguous := a.named(ctx, driver, name, all)
+	if len(paths) > 0 {
+		driver = paths[0].DriverName
+	}
+	of := slices.IndexFunc(all, func(p facts.VolumePath) bool { return p.Path == path && driver != "" && p.DriverName != driver })
 	switch {
 	case ambiguous != nil:
 		return nil, nil, nil, ambiguous
+	case of >= 0:
+		return nil, nil, nil, healer.Invalid(fieldPath, "is of a volume of driver %s, and the volume that was named is of %s", all[of].DriverName, driver)
 	case len(paths) == 0 && hidden:
 		return nil, nil, nil, healer.Failed("find the volume", err)
 	case len(paths) == 0:

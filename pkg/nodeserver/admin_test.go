@@ -201,10 +201,10 @@ func (p partlyListed) Volumes(context.Context) ([]facts.VolumePath, error) {
 func TestVolumesThatCannotAllBeListed(t *testing.T) {
 	a := newAdmin(t, &fakeHealer{})
 	a.server.cfg.Volumes = partlyListed{fakeVolumes{volumeAt("d", "v", "/p", false)}}
-	if _, paths, _, err := a.find(asUID(0), "", "v"); err != nil || !slices.Equal(paths, []string{"/p"}) {
+	if _, paths, _, err := a.find(asUID(0), "", "v", ""); err != nil || !slices.Equal(paths, []string{"/p"}) {
 		t.Errorf("%v, %v", paths, err)
 	}
-	if _, _, _, err := a.find(asUID(0), "", "w"); err == nil || healer.KindOf(err) == healer.KindNotFound {
+	if _, _, _, err := a.find(asUID(0), "", "w", ""); err == nil || healer.KindOf(err) == healer.KindNotFound {
 		t.Errorf("%v", err)
 	}
 	s := &contextStream{ctx: asUID(0)}
@@ -339,6 +339,23 @@ func TestAdminTakesAPath(t *testing.T) {
 	}
 	if _, err := a.HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: "v", Path: "/etc"}); status.Code(err) != codes.InvalidArgument || len(h.asked) != 1 {
 		t.Errorf("%v, healed %v", err, h.asked)
+	}
+}
+
+// TestAdminTakesNoPathOfAnotherDriver: two drivers may have volumes of one ID.
+func TestAdminTakesNoPathOfAnotherDriver(t *testing.T) {
+	at := testRoot + "/p"
+	for name, req := range map[string]*adminpb.HealVolumeRequest{
+		"by the driver":                       {VolumeId: "v", Driver: "d"},
+		"by a path of its volume":             {VolumeId: testRoot + "/d"},
+		"by an ID that kubelet does not know": {VolumeId: "w", Driver: "d"},
+	} {
+		h := &fakeHealer{}
+		req.Path = at
+		_, err := newAdmin(t, h, volumeAt("d", "v", testRoot+"/d", false), volumeAt("e", "v", at, false)).HealVolume(asUID(0), req)
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "driver e") || len(h.asked) != 0 {
+			t.Errorf("%s: %v, healed %v", name, err, h.asked)
+		}
 	}
 }
 
