@@ -2,6 +2,7 @@ package nodeserver
 
 import (
 	"context"
+	"path"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
@@ -17,10 +18,14 @@ import (
 func (s *Server) Options() []grpc.ServerOption {
 	return options(maxStreams, peerGuard{
 		allowed: s.cfg.AllowedUIDs, flag: "AllowedUIDs", callerOf: localCaller,
-		only: []string{
-			"/" + healerpb.HealerNode_ServiceDesc.ServiceName + "/",
-			"/" + identity.Identity_ServiceDesc.ServiceName + "/",
-			"/" + adminpb.Admin_ServiceDesc.ServiceName + "/",
+		only: func(method string) bool {
+			switch path.Dir(method) {
+			case "/" + healerpb.HealerNode_ServiceDesc.ServiceName, "/" + adminpb.Admin_ServiceDesc.ServiceName:
+				return true
+			case "/" + identity.Identity_ServiceDesc.ServiceName:
+				return !s.othersIdentity.Load()
+			}
+			return false
 		},
 	})
 }
@@ -31,7 +36,9 @@ func (s *Server) Options() []grpc.ServerOption {
 func (s *Server) Register(g *grpc.Server) {
 	r := registrar{Server: g, unguarded: s.admitUnguarded}
 	healerpb.RegisterHealerNodeServer(r, s)
-	if _, has := g.GetServiceInfo()[identity.Identity_ServiceDesc.ServiceName]; !has {
+	if _, has := g.GetServiceInfo()[identity.Identity_ServiceDesc.ServiceName]; has {
+		s.othersIdentity.Store(true)
+	} else {
 		identity.RegisterIdentityServer(r, s)
 	}
 	if s.cfg.Volumes != nil {
@@ -51,7 +58,12 @@ func (s *Server) admitUnguarded(ctx context.Context) (context.Context, error) {
 }
 
 // VolumeHealth answers NodeGetVolumeHealth of a driver's own csi.v1.Node, which admitted the
-// caller.
-func (s *Server) VolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+// caller. A panic would end the driver, and with it the daemons of its volumes.
+func (s *Server) VolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (_ *csi.NodeGetVolumeHealthResponse, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = logPanic(ctx, p)
+		}
+	}()
 	return csiNode{server: s}.NodeGetVolumeHealth(ctx, req)
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // serveInDriver registers with a driver's own gRPC server, which has a service of its own.
-func serveInDriver(t *testing.T, cfg Config, guarded bool) *grpc.ClientConn {
+func serveInDriver(t *testing.T, cfg Config, guarded bool, own ...func(*grpc.Server)) *grpc.ClientConn {
 	t.Helper()
 	s, err := New(cfg)
 	if err != nil {
@@ -33,6 +33,9 @@ func serveInDriver(t *testing.T, cfg Config, guarded bool) *grpc.ClientConn {
 	}
 	server := grpc.NewServer(options...)
 	csi.RegisterIdentityServer(server, csi.UnimplementedIdentityServer{})
+	for _, register := range own {
+		register(server)
+	}
 	s.Register(server)
 	socket := filepath.Join(t.TempDir(), "csi.sock")
 	l, err := net.Listen("unix", socket)
@@ -96,5 +99,43 @@ func TestUndecodableInADriversServer(t *testing.T) {
 	err := conn.Invoke(testContext(t), healerpb.HealerNode_NodeHealer_FullMethodName, []byte("\xff"), new(healerpb.NodeHealerResponse), grpc.ForceCodecV2(rawCodec{}))
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("got %v", err)
+	}
+}
+
+// ownIdentity is CSI-Addons' Identity of a driver's own.
+type ownIdentity struct {
+	identity.UnimplementedIdentityServer
+}
+
+func (ownIdentity) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity.ProbeResponse, error) {
+	if guarded(ctx) {
+		return nil, errors.New("this call would be canceled after the time that a message may take")
+	}
+	return &identity.ProbeResponse{}, nil
+}
+
+// TestADriversOwnIdentity is not ours to refuse, nor to end.
+func TestADriversOwnIdentity(t *testing.T) {
+	for _, uid := range []int{os.Getuid(), os.Getuid() + 1} {
+		cfg := testConfig(&fakeHealer{})
+		cfg.AllowedUIDs = []uint32{uint32(uid)}
+		conn := serveInDriver(t, cfg, true, func(s *grpc.Server) { identity.RegisterIdentityServer(s, ownIdentity{}) })
+		if _, err := identity.NewIdentityClient(conn).Probe(testContext(t), &identity.ProbeRequest{}); err != nil {
+			t.Errorf("uid %d may call the healer: %v", uid, err)
+		}
+	}
+}
+
+// TestVolumeHealthSurvivesAPanic: the driver's own server does not, and its daemons would end
+// with it.
+func TestVolumeHealthSurvivesAPanic(t *testing.T) {
+	logged := captureLog(t, "0")
+	s, err := New(testConfig(&fakeHealer{during: func(context.Context) { panic("a secret") }}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.VolumeHealth(testContext(t), &csi.NodeGetVolumeHealthRequest{VolumeId: "v", VolumePublishPath: testRoot + "/p"})
+	if status.Code(err) != codes.Unknown || !strings.Contains(logged(), "Panic") || strings.Contains(logged(), "a secret") {
+		t.Errorf("%v\n%s", err, logged())
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -45,9 +44,9 @@ type peerGuard struct {
 	allowed []uint32
 	// flag is the name of the flag that allows them.
 	flag string
-	// only are the prefixes of the methods that are guarded on a driver's own server, where
-	// other methods are not ours to refuse; nil: all.
-	only []string
+	// only returns whether a method is guarded on a driver's own server, where other methods
+	// are not ours to refuse; nil: all are.
+	only func(method string) bool
 	// callerOf returns the caller that an allowed peer calls for.
 	callerOf func(Peer, metadata.MD) (caller, error)
 }
@@ -78,7 +77,7 @@ func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID)
 // admit is a tap.ServerInHandle. It runs on the connection's own goroutine and
 // must not block.
 func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
-	if g.only != nil && !slices.ContainsFunc(g.only, func(of string) bool { return strings.HasPrefix(call.FullMethodName, of) }) {
+	if g.only != nil && !g.only(call.FullMethodName) {
 		return ctx, nil
 	}
 	who, ok := peer.FromContext(ctx)

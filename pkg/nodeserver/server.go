@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -100,6 +101,8 @@ type Server struct {
 	health        *health.Server
 	calls         calls
 	answers       answers
+	// othersIdentity is true once Register found an Identity that is not this server's.
+	othersIdentity atomic.Bool
 }
 
 // New checks the configuration and registers every service: HealerNode, the CSI-Addons
