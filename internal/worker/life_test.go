@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"os/signal"
 	"sync"
 	"testing"
 	"time"
@@ -107,6 +108,22 @@ func TestDeadIdleWorkerCostsNoCall(t *testing.T) {
 				t.Error("the dead process answered")
 			}
 		})
+	}
+}
+
+// A driver that builds the pool in may have all children of its process reaped, and not by who
+// started them: a worker that is gone has ended all the same.
+func TestWorkersThatSomebodyElseReaps(t *testing.T) {
+	signal.Ignore(unix.SIGCHLD) // the kernel reaps
+	t.Cleanup(func() { signal.Reset(unix.SIGCHLD) })
+	p := newPool(t, func(c *worker.Config) {
+		c.Abandoned = func(op string, _ int) { t.Errorf("a worker that has ended counts as stuck in %s", op) }
+	})
+	for range 3 {
+		mustCall(t, p, once)
+	}
+	if n := p.Stats().Abandoned; n != 0 {
+		t.Errorf("%d workers are abandoned", n)
 	}
 }
 

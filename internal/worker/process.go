@@ -196,7 +196,7 @@ func (p *process) ended() bool {
 	err = raw.Control(func(fd uintptr) {
 		waitErr = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	})
-	return err != nil || (waitErr == nil && info.Signo != 0)
+	return err != nil || errors.Is(waitErr, unix.ECHILD) || (waitErr == nil && info.Signo != 0)
 }
 
 // reap waits for the process to end, until the deadline; the zero time means
@@ -223,5 +223,8 @@ func (p *process) reap(deadline time.Time) error {
 		return err
 	}
 	_ = p.pidfd.Close()
+	if errors.Is(waitErr, unix.ECHILD) {
+		return nil // it has ended, and a driver that the pool is part of reaps all of its children
+	}
 	return waitErr
 }
