@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,17 +73,31 @@ func (p *provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	defer p.mu.Unlock()
 	m := p.memoryOf(b)
 	if !m.asking && time.Since(m.at) >= m.holds(c.Volume.Named || wrong(c)) {
-		m.asking = true
-		p.mu.Unlock() // others go by the last answer meanwhile
-		a, err := ask(ctx, b)
-		p.mu.Lock()
-		m.asking = false
+		a, err := p.ask(ctx, m, b)
+		if err == nil && errors.Is(ctx.Err(), context.Canceled) {
+			err = ctx.Err() // who asked is stopping, which says nothing of the server
+		}
 		if err != nil {
 			return nil, err
 		}
 		m.learn(b, a)
 	}
+	if m.report.Verdict == NotJudged {
+		return nil, errors.New(m.report.Message)
+	}
 	return m.report.Conditions, nil
+}
+
+// ask asks, and others go by the last answer meanwhile. p is locked again also after a panic,
+// which the engine survives.
+func (p *provider) ask(ctx context.Context, m *memory, b Bucket) (answer, error) {
+	m.asking = true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		m.asking = false
+	}()
+	return ask(ctx, b)
 }
 
 // memoryOf returns what is known of an access. It drops those that were not asked for a day:

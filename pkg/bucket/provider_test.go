@@ -2,7 +2,9 @@ package bucket
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -79,4 +81,26 @@ func TestProvider(t *testing.T) {
 			t.Errorf("gone again, for a caller: %+v", one)
 		}
 	})
+}
+
+// TestProviderThatIsCutOff: a question that ends with who asks is no answer of the server's.
+func TestProviderThatIsCutOff(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	b := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	})
+	p := Provider(func(healer.Case) (Bucket, bool) { return b, true })(nil).(healer.Collector)
+	if evidence, err := p.Collect(ctx, healer.Case{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v", evidence, err)
+	}
+}
+
+// TestProviderNotJudged: what says nothing of the bucket makes no volume healthy.
+func TestProviderNotJudged(t *testing.T) {
+	b := serve(t, respond(418, nil, ""))
+	p := Provider(func(healer.Case) (Bucket, bool) { return b, true })(nil).(healer.Collector)
+	if evidence, err := p.Collect(context.Background(), healer.Case{}); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Errorf("%+v, %v", evidence, err)
+	}
 }
