@@ -43,10 +43,7 @@ func Check(ctx context.Context, b Bucket) Report {
 		if err != nil {
 			return Unusable(err)
 		}
-		row, known := rowOf(a)
-		if row.Condition.Reason == BucketAccessDenied && b.WriteOnly {
-			row = Row{} // the signature is good, or the server would have said so first
-		}
+		row, known := b.rowOf(a)
 		if row.Confirm == 0 || row.Condition.Reason == suspected {
 			return diagnose(b, a, row.Condition, known)
 		}

@@ -133,10 +133,7 @@ func (m *memory) holds(doubtful bool) time.Duration {
 // learn takes an answer. One that has to be confirmed is a condition from the first time on,
 // and no loss of data before the second, which comes with a later check: none waits for it.
 func (m *memory) learn(b Bucket, a answer) {
-	row, known := rowOf(a)
-	if row.Condition.Reason == BucketAccessDenied && b.WriteOnly {
-		row = Row{} // as in Check
-	}
+	row, known := b.rowOf(a)
 	if row.Condition.Reason != m.suspected {
 		m.since, m.suspected = a.Time, row.Condition.Reason
 	}

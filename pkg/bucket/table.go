@@ -101,6 +101,14 @@ func Rows() []Row {
 	}
 }
 
+// rowOf returns the row of what b's server answered.
+func (b Bucket) rowOf(a answer) (row Row, known bool) {
+	if row, known = rowOf(a); row.Condition.Reason == BucketAccessDenied && b.WriteOnly {
+		row = Row{} // the signature is good, or the server would have said so first
+	}
+	return row, known
+}
+
 func rowOf(a answer) (_ Row, known bool) {
 	for _, r := range Rows() {
 		if (slices.Contains(r.Codes, a.Code) || slices.Contains(r.Statuses, a.Status)) && (!r.OtherRegion || a.Region != "") {
