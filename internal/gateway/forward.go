@@ -157,23 +157,25 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	if err != nil {
 		return err
 	}
-	answer, err := g.ask(in.Context(), method, request, who)
+	var trailer metadata.MD
+	answer, err := g.ask(in.Context(), method, request, who, &trailer)
 	if err != nil {
 		return passed(err)
 	}
+	in.SetTrailer(metadata.MD{healerpb.TrailerMessage: trailer.Get(healerpb.TrailerMessage)})
 	return in.SendMsg(&answer)
 }
 
 // ask waits for one of the calls that those with the same verb may have open, so that
 // those who may only check keep no heal waiting.
-func (g *Gateway) ask(ctx context.Context, method string, request []byte, who caller) (answer []byte, err error) {
+func (g *Gateway) ask(ctx context.Context, method string, request []byte, who caller, trailer *metadata.MD) (answer []byte, err error) {
 	select {
 	case g.calls[who.verb] <- struct{}{}:
 		defer func() { <-g.calls[who.verb] }()
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	err = g.server.Invoke(who.as(ctx), method, &request, &answer, grpc.ForceCodecV2(rawCodec{}))
+	err = g.server.Invoke(who.as(ctx), method, &request, &answer, grpc.ForceCodecV2(rawCodec{}), grpc.Trailer(trailer))
 	return answer, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -156,5 +157,16 @@ func TestCallWithoutARequestEnds(t *testing.T) {
 	}
 	if _, err := healerpb.NewHealerNodeClient(conn).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"}); err != nil {
 		t.Errorf("a call that takes long: %v", err)
+	}
+}
+
+// TestTheWholeMessageComesBack, and nothing else that the server may send beside an answer.
+func TestTheWholeMessageComesBack(t *testing.T) {
+	w := newWorld(t, TLS{})
+	w.server.trailer = metadata.Pairs(healerpb.TrailerMessage, "healthy: in full", "else", "x")
+	var trailer metadata.MD
+	_, err := healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"}, grpc.Trailer(&trailer))
+	if err != nil || !slices.Equal(trailer.Get(healerpb.TrailerMessage), []string{"healthy: in full"}) || len(trailer.Get("else")) > 0 {
+		t.Errorf("%v, %v", trailer, err)
 	}
 }

@@ -121,6 +121,8 @@ type nodeServer struct {
 	mu    sync.Mutex
 	heard []metadata.MD
 	err   error
+	// trailer is sent with each answer.
+	trailer metadata.MD
 	// wait runs before a call of a caller with the verb is answered.
 	wait func(verb string)
 }
@@ -133,6 +135,7 @@ func (n *nodeServer) NodeHealer(ctx context.Context, req *healerpb.NodeHealerReq
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = append(n.heard, md)
+	_ = grpc.SetTrailer(ctx, n.trailer)
 	return &healerpb.NodeHealerResponse{Message: "healthy: " + req.GetVolumeId()}, n.err
 }
 
