@@ -46,6 +46,10 @@ type Config struct {
 	// Gate says whether a volume may be changed; nil: the caller vouches that the volume it
 	// names is wanted at that path.
 	Gate *Gate
+	// PolicyNamespace is where the Gate finds the policy, a ConfigMap named node-healer; empty:
+	// csi-addons-node-healer. From another namespace than node-healer's, a policy by which
+	// nothing is healed would be missed.
+	PolicyNamespace string
 	// AllowedUIDs are the users whose processes may call; nil: root.
 	AllowedUIDs []uint32
 	// MayCall is for Register with a gRPC server that was made without ServerOptions: it
@@ -128,7 +132,7 @@ func New(cfg Config) (_ *Healer, err error) {
 	if cfg.Gate != nil {
 		if c, err = cluster.New(cluster.Config{
 			Access: cfg.Gate.access, Version: cmp.Or(cfg.Version, "unknown"), Node: parts.Node, NodeName: cfg.Gate.nodeName,
-			Namespace: setup.DefaultPodNamespace, ConfigMap: setup.DefaultConfigMap,
+			Namespace: cmp.Or(cfg.PolicyNamespace, setup.DefaultPodNamespace), ConfigMap: setup.DefaultConfigMap,
 		}); err != nil {
 			return nil, err
 		}
