@@ -1,11 +1,16 @@
 package nodehealer
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/rest"
@@ -20,6 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestNewSaysWhatIsMissing(t *testing.T) {
+	began.Store(false)
 	if _, err := New(Config{Driver: "d", StateDir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "MaybeWorker") {
 		t.Errorf("without MaybeWorker, with which each worker would be one more driver: %v", err)
 	}
@@ -39,12 +45,7 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 
 // TestPolicyNamespace asks as healerctl status does.
 func TestPolicyNamespace(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("needs root, and in CI a test that would skip fails")
-		}
-		t.Skip("needs root, to enter a mount namespace and to call")
-	}
+	needsRoot(t)
 	MaybeWorker()
 	for namespace, want := range map[string]string{"": "csi-addons-node-healer/node-healer", "kube-system": "kube-system/node-healer"} {
 		h, err := New(Config{
@@ -72,5 +73,90 @@ func TestPolicyNamespace(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestWorkersInheritNothing of a driver, which may leave descriptors open over exec(2); and
+// Close leaves none of them behind.
+func TestWorkersInheritNothing(t *testing.T) {
+	needsRoot(t)
+	MaybeWorker()
+	t.Setenv("DRIVERS_SECRET", "hunter2")
+	var pipe [2]int
+	if err := unix.Pipe(pipe[:]); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(unix.Close(pipe[0]), unix.Close(pipe[1])) }()
+	left, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", pipe[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet := t.TempDir()
+	h, err := New(Config{Driver: "d", StateDir: t.TempDir(), HostMountNamespace: "/proc/self/ns/mnt", KubeletRoot: kubelet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = h.VolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "v", VolumePublishPath: kubelet + "/none"})
+	if len(children(t)) == 0 {
+		t.Error("no worker was asked")
+	}
+	var has []string
+	for range 100 { // one may only have begun
+		if has = inherited(t, left, "hunter2"); len(has) == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if len(has) > 0 {
+		t.Errorf("workers have the driver's %q", has)
+	}
+	if err := h.Close(); err != nil || len(children(t)) != 0 {
+		t.Errorf("%v, %v", children(t), err)
+	}
+}
+
+// inherited returns the descriptors of children that lead to file, and what has secret of their
+// environments.
+func inherited(t *testing.T, file, secret string) (has []string) {
+	t.Helper()
+	for _, pid := range children(t) {
+		if environ, _ := os.ReadFile("/proc/" + pid + "/environ"); strings.Contains(string(environ), secret) {
+			has = append(has, string(environ))
+		}
+		open, err := filepath.Glob("/proc/" + pid + "/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range open {
+			if to, _ := os.Readlink(fd); to == file {
+				has = append(has, fd)
+			}
+		}
+	}
+	return has
+}
+
+// children returns the processes that this one started.
+func children(t *testing.T) (pids []string) {
+	t.Helper()
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil || len(lists) == 0 {
+		t.Fatal(lists, err)
+	}
+	for _, list := range lists {
+		if text, err := os.ReadFile(list); err == nil { // or the thread has ended
+			pids = append(pids, strings.Fields(string(text))...)
+		}
+	}
+	return pids
+}
+
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("needs root, and in CI a test that would skip fails")
+		}
+		t.Skip("needs root, to enter a mount namespace and to call")
 	}
 }
