@@ -51,8 +51,11 @@ func (s *Server) admitUnguarded(ctx context.Context) (context.Context, error) {
 		return ctx, refused("this gRPC server was made without the healer's options, so nothing says who calls")
 	}
 	name, err := s.cfg.MayCall(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return ctx, refused("%s", err)
+	case name == "": // the audit log would name nobody
+		return ctx, refused("MayCall does not say who calls")
 	}
 	return caller{name: foreignName(name)}.in(ctx), nil
 }

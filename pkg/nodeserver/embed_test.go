@@ -65,6 +65,7 @@ func TestRegisterWithADriversServer(t *testing.T) {
 		"of another user":             {guarded: true, allowed: own + 1, says: "may not call this server (AllowedUIDs)"},
 		"without the options":         {allowed: own, says: "without the healer's options"},
 		"with a rule of the driver's": {allowed: own, mayCall: func(context.Context) (string, error) { return "uid 0", nil }, caller: "user uid 0"},
+		"by a rule without a name":    {allowed: own, mayCall: func(context.Context) (string, error) { return "", nil }, says: "who calls"},
 		"against that rule":           {allowed: own, mayCall: func(context.Context) (string, error) { return "", errors.New("not you") }, says: "not you"},
 	} {
 		t.Run(name, func(t *testing.T) {
