@@ -49,9 +49,7 @@ func healthOf(id, publish, staging string) *csi.NodeGetVolumeHealthRequest {
 }
 
 func TestCSIIdentity(t *testing.T) {
-	cfg := testConfig(&fakeHealer{})
-	cfg.Ready = func() error { return nil }
-	s := serve(t, cfg)
+	s := serve(t, testConfig(&fakeHealer{}))
 	client, ctx := csi.NewIdentityClient(s.conn), testContext(t)
 	who, err := client.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil || who.GetName() != "healer.example.com" || who.GetVendorVersion() != "v1.2.3" {

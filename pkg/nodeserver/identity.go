@@ -7,9 +7,7 @@ import (
 
 	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -30,21 +28,14 @@ func (s *Server) GetCapabilities(context.Context, *identity.GetCapabilitiesReque
 
 // Probe implements identity.IdentityServer. It answers from memory and never
 // fails: an error would mean that the server has to be restarted.
-func (s *Server) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity.ProbeResponse, error) {
-	err := s.Ready()
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Not ready", keyError, printable.Line(err.Error(), logTextBytes))
-	}
-	return &identity.ProbeResponse{Ready: wrapperspb.Bool(err == nil)}, nil
+func (s *Server) Probe(context.Context, *identity.ProbeRequest) (*identity.ProbeResponse, error) {
+	return &identity.ProbeResponse{Ready: wrapperspb.Bool(s.Ready() == nil)}, nil
 }
 
 // Ready returns at once why the server cannot heal; nil if it can.
 func (s *Server) Ready() error {
-	switch {
-	case s.calls.draining():
+	if s.calls.draining() {
 		return healer.ErrShuttingDown
-	case s.cfg.Ready != nil:
-		return s.cfg.Ready()
 	}
 	return nil
 }

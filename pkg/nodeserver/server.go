@@ -73,9 +73,6 @@ type Config struct {
 	// GatewayUID is the user that node-healer-gateway runs as, for ServeGateway;
 	// 0: there is none.
 	GatewayUID uint32
-	// Ready returns why the server cannot heal yet; nil means always ready. It must
-	// return at once, because Probe calls it.
-	Ready func() error
 	// MayCall returns the name of the caller of a server that Register was called for and that
 	// has no options of ours, or why it may not call; nil: every call there is refused.
 	MayCall func(context.Context) (caller string, err error)
