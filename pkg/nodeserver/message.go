@@ -14,7 +14,7 @@ const (
 	// maxMessageBytes bounds NodeHealerResponse.message, which is one line in a person's
 	// terminal or in a controller's log: the trailer and the Admin service have more of it.
 	maxMessageBytes = 399
-	// maxNoticeBytes bounds the text of an event and of the trailer: the API accepts no longer one
+	// maxNoticeBytes bounds the text of an event: the API accepts no longer one
 	// (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
 	maxNoticeBytes = 1024
 	// maxFullBytes bounds the text in the trailer, of which clients accept 8 KiB by default, in
