@@ -41,8 +41,24 @@ func NewHello(t *testing.T) Hello {
 	t.Helper()
 	h := Hello{t, t.TempDir()}
 	t.Setenv("HELLO_DIR", h.dir)
-	Must(t, os.WriteFile(filepath.Join(h.dir, "hello-again"), []byte("#!/bin/sh\necho ok >\"$(dirname \"$0\")/$1.health\"\n"), 0o700))
+	Must(t, os.WriteFile(filepath.Join(h.dir, "hello-again"), []byte(helloAgain), 0o700))
 	return h
+}
+
+// helloAgain mends a volume, and keeps all that it was given: arguments, environment, standard
+// input and what its descriptors are.
+const helloAgain = `#!/bin/sh
+dir=$(dirname "$0")
+{ cat /proc/$$/cmdline /proc/$$/environ && cat && ls -l /proc/$$/fd; } >"$dir/$1.given"
+echo ok >"$dir/$1.health"
+`
+
+// Given returns what the program was given when it last mended a volume.
+func (h Hello) Given(volume string) string {
+	h.t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.dir, url.PathEscape(volume)+".given"))
+	Must(h.t, err)
+	return string(text)
 }
 
 // Says writes what the driver says of a volume.

@@ -68,7 +68,9 @@ func (p provider) Examine(c healer.Case) (healer.Finding, error) {
 			}
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 			defer cancel()
-			_, err := p.tools.Run(ctx, healer.Program{Path: p.dir + "/hello-again", OnHost: true, Args: []string{url.PathEscape(c.Volume.ID)}})
+			_, err := p.tools.Run(ctx, healer.Program{
+				Path: p.dir + "/hello-again", OnHost: true, Args: []string{url.PathEscape(c.Volume.ID)}, Stdin: c.Volume.Secrets,
+			})
 			return err
 		},
 	}}}, nil
