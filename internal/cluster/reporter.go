@@ -99,13 +99,16 @@ func (c *Cluster) Note(report healer.Report, words func(healer.Report) string) {
 }
 
 func (r *reporter) note(report healer.Report, words func(healer.Report) string) {
-	if report.Verdict() == healer.NotJudged {
-		return // neither healthy nor not: what was said last stands, with its time
-	}
 	key := volumeKey{driver: report.Driver, id: report.Volume.ID}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kept, known := r.volumes.Get(key)
+	if report.Verdict() == healer.NotJudged {
+		if known { // the check found none of the reasons: the driver has its time again for the next one
+			kept.(*volume).since = nil
+		}
+		return // neither healthy nor not: what was said last stands, with its time
+	}
 	if !known {
 		kept = &volume{}
 		r.volumes.Add(key, kept)

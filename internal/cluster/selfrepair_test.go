@@ -159,6 +159,11 @@ func TestSelfRepairGrace(t *testing.T) {
 		left(false)
 		found(healer.Diagnosis{Case: d.Case}) // it was repaired
 		left(true)
+		time.Sleep(2 * defaultSelfRepairGrace)
+		unjudged := d.Case
+		unjudged.Unjudged = []healer.Unjudged{{MountPoint: healer.MountPoint{Path: "/of/another/pod"}}}
+		found(healer.Diagnosis{Case: unjudged}) // it was repaired, and another mount point is not judged
+		left(true)
 		time.Sleep(time.Minute)
 		leave(kubetest.DriverName + ": 30s")
 		left(false)
