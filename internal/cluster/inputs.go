@@ -1,13 +1,17 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -61,7 +65,7 @@ func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w view) 
 
 // stageSecret reads the Secret that a PersistentVolume names, if it does.
 func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) (secrets healer.Secrets, in healer.StageInputs, err error) {
-	in = healer.StageInputs{Version: pv.ResourceVersion, Written: written(pv)}
+	in = healer.StageInputs{Version: contentOf(pv.UID, pv.Spec), Written: written(pv)}
 	ref := pv.Spec.CSI.NodeStageSecretRef
 	if ref == nil {
 		return nil, in, nil
@@ -71,7 +75,7 @@ func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) 
 		in.Version += " unreadable"
 		return nil, in, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)
 	}
-	in.Version += " " + secret.ResourceVersion
+	in.Version += " " + contentOf(secret.UID, secret.Data)
 	if at := written(secret); at.After(in.Written) {
 		in.Written = at
 	}
@@ -82,10 +86,23 @@ func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) 
 	return secrets, in, nil
 }
 
-// written returns when anybody last wrote to an object, but for its status.
+// contentSeed makes what contentOf returns of no use outside of this process.
+var contentSeed = maphash.MakeSeed()
+
+// contentOf returns what differs where an object is another one, or what a driver is told of it. Its
+// resourceVersion would not do: each annotation changes that, and each change is a call of the driver.
+func contentOf(uid types.UID, of any) string {
+	raw, _ := json.Marshal(of) //nolint:errcheck,errchkjson // types of the API can be encoded
+	return fmt.Sprintf("%s/%x", uid, maphash.Bytes(contentSeed, raw))
+}
+
+// written returns when anybody last wrote to the spec or data of an object.
 func written(o metav1.Object) time.Time {
 	at := o.GetCreationTimestamp().Time
 	for _, f := range o.GetManagedFields() {
+		if f.FieldsV1 == nil || !bytes.Contains(f.FieldsV1.Raw, []byte(`"f:spec"`)) && !bytes.Contains(f.FieldsV1.Raw, []byte(`"f:data"`)) {
+			continue
+		}
 		if f.Subresource == "" && f.Time != nil && f.Time.After(at) {
 			at = f.Time.Time
 		}

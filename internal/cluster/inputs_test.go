@@ -40,14 +40,26 @@ func TestInputs(t *testing.T) {
 			t.Errorf("%+v after %d reads", first, api.Count("get secrets"))
 		}
 		at := metav1.Now()
-		secret.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &at}}
+		wrote := func(fields string) []metav1.ManagedFieldsEntry {
+			return []metav1.ManagedFieldsEntry{{Time: &at, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}}
+		}
+		annotates := wrote(`{"f:metadata":{"f:annotations":{}}}`)
+		secret.Annotations, secret.ManagedFields = map[string]string{"at": "now"}, annotates
+		d.pv.Annotations, d.pv.ManagedFields = map[string]string{"at": "now"}, annotates
+		api.Put(secret, d.pv)
+		time.Sleep(inputsTTL + time.Second)
+		if got := ask(); got != first || api.Count("get secrets") != 2 {
+			t.Errorf("an annotation is a change: %+v, not %+v", got, first)
+		}
+		at = metav1.Now()
+		secret.Data, secret.ManagedFields = map[string][]byte{"key": []byte("new")}, wrote(`{"f:data":{"f:key":{}}}`)
 		api.Put(secret)
 		if got := ask(); got != first {
 			t.Errorf("it is read within a minute: %+v", got)
 		}
 		time.Sleep(inputsTTL + time.Second)
 		changed := ask()
-		if changed.Version == first.Version || !changed.Written.Equal(at.Truncate(time.Second)) || api.Count("get secrets") != 2 {
+		if changed.Version == first.Version || !changed.Written.Equal(at.Truncate(time.Second)) || api.Count("get secrets") != 3 {
 			t.Errorf("%+v is as %+v", changed, first)
 		}
 		r, err := c.Request(t.Context(), of, step.MountPoint)
