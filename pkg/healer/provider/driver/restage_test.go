@@ -46,8 +46,9 @@ func dead() healer.Case {
 // fakeHost is a node with one staging path.
 type fakeHost struct {
 	daemons facts.FUSEDaemons
-	// missed is how many looks find no daemon.
+	// missed is how many looks find no daemon, look what one finds where that changes.
 	missed int
+	look   func() facts.FUSEDaemons
 	// mounting is who is about to mount something, notTold why that is not known.
 	mounting []facts.FUSEDaemon
 	notTold  error
@@ -59,6 +60,9 @@ type fakeHost struct {
 func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, error) {
 	if h.missed--; h.missed >= 0 {
 		return facts.FUSEDaemons{}, nil
+	}
+	if h.look != nil {
+		return h.look(), nil
 	}
 	return h.daemons, nil
 }
@@ -432,6 +436,22 @@ func TestRestageLooksAgain(t *testing.T) {
 				t.Errorf("%s: it did %q and fails with %v", name, h.acts, err)
 			}
 		}
+	}
+}
+
+// A look that misses nothing among many that do does not keep the step looking for ever.
+func TestRestageEndsItsLooks(t *testing.T) {
+	p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+	c := dead()
+	looks := 0
+	h.look = func() facts.FUSEDaemons {
+		if looks++; looks > 3*daemonLooks {
+			t.Fatal("it looks again and again")
+		}
+		return facts.FUSEDaemons{Cut: looks != daemonLooks}
+	}
+	if err := p.daemonGone(t.Context(), c.MountPoints[0].Dev(), false); !errors.Is(err, healer.ErrRefused) {
+		t.Error(err)
 	}
 }
 

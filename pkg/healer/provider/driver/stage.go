@@ -150,7 +150,7 @@ func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev, looked bool) e
 				return nil
 			}
 			continue
-		case d.Untold || look == daemonLooks:
+		case d.Untold || look >= daemonLooks:
 			return served("it cannot be told whether a process still has the FUSE connection open")
 		}
 		clean = 0
