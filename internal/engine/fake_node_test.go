@@ -24,6 +24,7 @@ type fakeNode struct {
 	answers     map[facts.Dev]node.Inspection
 	devices     map[facts.Dev]facts.BlockDevice
 	pods        map[string]facts.Dev       // what a running container of the pod has mounted
+	cut         error                      // why no walk shows that a pod has nothing mounted
 	own         map[string]node.Inspection // by the path of the mount, before what its superblock answers
 	looks       int
 	writes      []string // where a write was tried
@@ -212,6 +213,9 @@ func (w *fakeNode) BlockDevice(dev facts.Dev, _ facts.OpenedDevice) facts.BlockD
 
 func (w *fakeNode) Holder(_ context.Context, podUID string, dev facts.Dev) (*node.Holder, error) {
 	if held, runs := w.pods[podUID]; !runs || held != dev {
+		if w.cut != nil {
+			return nil, w.cut
+		}
 		return nil, nil //nolint:nilnil // as documented
 	}
 	return node.Hold(os.Getpid()), nil

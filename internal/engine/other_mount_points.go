@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -204,12 +205,14 @@ func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, erro
 	}
 	if dev := o.superblockOf(p); !dev.Zero() {
 		h, err := o.node.Holder(ctx, p.PodUID, dev)
-		if err != nil {
-			return false, healer.Failed("look for running containers", err)
-		}
-		if h != nil {
+		switch {
+		case h != nil:
 			h.Close()
 			return true, nil
+		case err != nil && p.Inspect.VolData == nil:
+			return false, healer.Failed("look for running containers", err)
+		case err != nil: // where no walk sees all processes in time, the volume's other mount points are judged
+			unknown = cmp.Or(unknown, err)
 		}
 	}
 	if recorded != nil {

@@ -242,6 +242,7 @@ func TestUnaskedCheckOfAnEmptyMountPoint(t *testing.T) {
 		"its pod starts, or ends":   {func(*fixture) {}, false},
 		"it was never seen mounted": {func(b *fixture) { clear(b.notes.records) }, false},
 		"nobody says":               {func(b *fixture) { b.notes.unknown = errors.New("the API is away") }, true},
+		"no walk sees all":          {func(b *fixture) { b.cut = errors.New("not all processes could be read") }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
@@ -251,7 +252,7 @@ func TestUnaskedCheckOfAnEmptyMountPoint(t *testing.T) {
 			v := healer.Volume{ID: volID, Path: podA, Unasked: true}
 			if r, err := b.engine.Check(context.Background(), v); (err == nil) != tc.found || !tc.found && healer.KindOf(err) != healer.KindNotFound {
 				t.Errorf("unasked: %v", err)
-			} else if unjudged := len(r.After.Case.Unjudged) == 1; unjudged != (name == "nobody says") {
+			} else if unjudged := len(r.After.Case.Unjudged) == 1; unjudged != (name == "nobody says" || name == "no walk sees all") {
 				t.Errorf("unasked: %s, %+v", r.Verdict(), r.After.Case.Unjudged)
 			}
 			v.Unasked = false

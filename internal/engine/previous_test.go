@@ -2,15 +2,16 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -562,6 +563,8 @@ func TestStepsWhenTheRecordCannotBeSaved(t *testing.T) {
 		b.engine.cfg.Records = unwritable{b.engine.cfg.Records}
 		if r := b.heal(volume); len(r.Steps) != 1 || ran != runs || (r.Steps[0].Err == nil) != runs {
 			t.Errorf("%v: it ran: %v, %+v", cost, ran, r.Steps)
+		} else if class, _ := r.Failure(); !runs && class.Tier == api.Terminal { // somebody may make the disk writable
+			t.Errorf("%v: it is not tried again: %v", cost, r.Steps[0].Err)
 		}
 	}
 }
@@ -586,4 +589,4 @@ func TestRestageWithARecordOfAnEarlierBoot(t *testing.T) {
 
 type unwritable struct{ Records }
 
-func (unwritable) Save(healer.Record) error { return errors.New("disk full") }
+func (unwritable) Save(healer.Record) error { return fmt.Errorf("save: %w", syscall.EROFS) }

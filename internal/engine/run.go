@@ -66,7 +66,7 @@ func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (
 	for _, a := range admitted {
 		steps, revalidate = append(steps, a.step), append(revalidate, a.permit.Revalidate)
 		if _, err := e.savePrevious(ctx, &c, a.step); err != nil && a.step.Cost == healer.Restage {
-			return slices.Repeat([]error{fmt.Errorf("nothing done, because the record cannot be written: %w", err)}, len(admitted))
+			return slices.Repeat([]error{fmt.Errorf("%w: nothing done, because the record cannot be written: %w", healer.ErrRefused, err)}, len(admitted))
 		}
 	}
 	errs = make([]error, len(steps))
