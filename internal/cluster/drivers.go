@@ -25,14 +25,16 @@ const (
 // be about to repair its volumes itself, and heals must not interfere with a rollout.
 type drivers struct {
 	// reading serializes reads of the pods: of two at once, the one that saw less
-	// must not be the last to record. It also guards notReady.
+	// must not be the last to record. It also guards the maps.
 	reading *semaphore.Weighted
 	// notReady has, by driver, since when it has no ready pod here; zero: it has one.
 	notReady map[string]time.Time
+	// back has, by driver, since when it has a ready pod again.
+	back map[string]time.Time
 }
 
 func newDrivers() drivers {
-	return drivers{reading: semaphore.NewWeighted(1), notReady: map[string]time.Time{}}
+	return drivers{reading: semaphore.NewWeighted(1), notReady: map[string]time.Time{}, back: map[string]time.Time{}}
 }
 
 // followDrivers records each change of the drivers' pods until ctx ends.
@@ -83,6 +85,15 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) error {
 	return c.drivers.waitsFor(driver, c.cfg.DriverGrace)
 }
 
+// driverBack returns since when a driver has a ready pod here again; zero: it was not seen without.
+func (c *Cluster) driverBack(ctx context.Context, driver string) (time.Time, error) {
+	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
+		return time.Time{}, unknown(err)
+	}
+	defer c.drivers.reading.Release(1)
+	return c.drivers.back[driver], nil
+}
+
 // record takes, by driver, whether it has a ready pod on this node. One whose pod is gone
 // is not ready either.
 func (d *drivers) record(now map[string]bool, at time.Time) {
@@ -94,11 +105,15 @@ func (d *drivers) record(now map[string]bool, at time.Time) {
 		if !since.IsZero() && at.Sub(since) > forgetDriver {
 			delete(now, name)
 			delete(d.notReady, name)
+			delete(d.back, name)
 		}
 	}
 	for name, ready := range now {
 		switch since := d.notReady[name]; {
 		case ready:
+			if !since.IsZero() {
+				d.back[name] = at
+			}
 			d.notReady[name] = time.Time{}
 		case since.IsZero():
 			d.notReady[name] = at

@@ -136,7 +136,7 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 		return healer.RefusedBy(healer.RuleDriverGrace, err)
 	}
 	for _, reason := range p.reasons {
-		if err := p.left(w.settings, reason); err != nil {
+		if err := p.left(ctx, w.settings, reason); err != nil {
 			return healer.RefusedBy(healer.RuleSelfRepair, err)
 		}
 	}

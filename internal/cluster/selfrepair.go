@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -74,8 +75,8 @@ func parseGrace(text string) (map[string]time.Duration, error) {
 }
 
 // left returns why a step is refused for a reason that is left to the driver; nil: it is not, or
-// the driver had its time.
-func (p *permit) left(s settings, reason healer.Reason) error {
+// the driver had its time. Its time begins anew when its pod is ready again: it may be at work then.
+func (p *permit) left(ctx context.Context, s settings, reason healer.Reason) error {
 	driver := p.name.driver
 	if !s.selfRepair.leaves(driver, reason) {
 		return nil
@@ -87,6 +88,13 @@ func (p *permit) left(s settings, reason healer.Reason) error {
 	since := p.cluster.reporter.foundSince(volumeKey{driver, p.name.handle}, reason)
 	if since.IsZero() {
 		since = time.Now()
+	}
+	back, err := p.cluster.driverBack(ctx, driver)
+	if err != nil {
+		return err
+	}
+	if back.After(since) {
+		since = back
 	}
 	if time.Since(since) >= grace {
 		return nil

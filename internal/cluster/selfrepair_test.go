@@ -167,6 +167,17 @@ func TestSelfRepairGrace(t *testing.T) {
 		time.Sleep(time.Minute)
 		leave(kubetest.DriverName + ": 30s")
 		left(false)
+		daemon := aDaemon(hostPaths("/var/lib/kubelet/plugins/" + kubetest.DriverName))
+		daemon.Namespace = metav1.NamespaceSystem
+		ready := daemon.Status.Conditions
+		for _, now := range [][]corev1.PodCondition{ready, nil, ready} {
+			daemon.Status.Conditions = now
+			api.Put(daemon.DeepCopy())
+			synctest.Wait()
+		}
+		left(true) // it came back, and may be at work
+		time.Sleep(31 * time.Second)
+		left(false)
 		leave(kubetest.DriverName + ": 1h")
 		left(true)
 		if _, err := c.Order(kubetest.DriverName); err == nil || !strings.Contains(err.Error(), "repairs its volumes itself") {
