@@ -71,9 +71,8 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		v.sick = nil
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
-		if !r.heals && v.failures > 0 && inputsChanged(r.report.After) {
+		if !r.heals && v.failures > 0 && inputsChanged(r.report.After) && v.retry(0, now) {
 			v.due = earlier(v.due, now.Add(changeDelay))
-			v.retry(0, now)
 			if b := l.heals.backends[v.sick.backend]; b != nil {
 				b.failures, b.until = 0, time.Time{}
 			}

@@ -85,11 +85,12 @@ type backoff struct {
 
 // retry begins the backoff of a sick volume anew, because something changed: at once, or an interval
 // after the last time. A driver that mounts again and again must not have its volume healed as often.
-// A change that comes while an earlier one waits for that interval counts with it.
-func (v *volume) retry(interval time.Duration, now time.Time) {
+// A change that comes while an earlier one waits for that interval counts with it. It is false where the
+// backoff goes on.
+func (v *volume) retry(interval time.Duration, now time.Time) bool {
 	left, waits := v.sick.leftAlone() != (healer.LeftAlone{}), v.retried.After(now)
 	if !left && (waits || !v.sick.healable()) {
-		return
+		return false
 	}
 	if !waits {
 		v.retried = later(now.Add(changeDelay), v.retried.Add(interval))
@@ -101,6 +102,7 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	v.sick.interrupted()
 	v.sick.left = healer.LeftAlone{}
 	v.failures, v.away, v.notBefore = 0, 0, at
+	return true
 }
 
 // driverCameBack has the volumes of a driver checked, and the sick ones healed at once. A daemon that

@@ -225,6 +225,31 @@ func TestChangedInputsAreTriedAtOnce(t *testing.T) {
 	})
 }
 
+// A volume whose driver must not be called yet is not checked again and again for it.
+func TestChangedInputsOfAStepThatWaits(t *testing.T) {
+	n := acting(1)
+	n.interval = time.Hour
+	run(t, n, func() {
+		time.Sleep(2 * time.Hour)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.EIO, restages: true})
+		time.Sleep(time.Minute)
+		n.do(func() { n.faults["v0"].inputs, n.faults["v0"].waits = true, "the driver may be at work" })
+		time.Sleep(2 * waitGap)
+		start := time.Now()
+		time.Sleep(5 * waitGap)
+		if checks := len(n.since(start)["v0"]); checks > 6 {
+			t.Errorf("it was checked %d times in %s", checks, 5*waitGap)
+		}
+		n.do(func() { n.faults["v0"].waits, n.faults["v0"].err = "", nil })
+		time.Sleep(waitGap + 10*time.Second)
+		n.do(func() {
+			if n.faults["v0"] != nil {
+				t.Error("it is not healed")
+			}
+		})
+	})
+}
+
 // A change of a volume that was left alone counts also while an earlier change waits for its
 // interval: both together.
 func TestChangeWhileAnotherWaits(t *testing.T) {
