@@ -1,12 +1,12 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,10 +100,12 @@ func contentOf(uid types.UID, of any) string {
 func written(o metav1.Object) time.Time {
 	at := o.GetCreationTimestamp().Time
 	for _, f := range o.GetManagedFields() {
-		if f.FieldsV1 == nil || !bytes.Contains(f.FieldsV1.Raw, []byte(`"f:spec"`)) && !bytes.Contains(f.FieldsV1.Raw, []byte(`"f:data"`)) {
-			continue
+		fields := ""
+		if f.FieldsV1 != nil {
+			fields = f.FieldsV1.GetRawString()
 		}
-		if f.Subresource == "" && f.Time != nil && f.Time.After(at) {
+		content := strings.Contains(fields, `"f:spec"`) || strings.Contains(fields, `"f:data"`)
+		if content && f.Subresource == "" && f.Time != nil && f.Time.After(at) {
 			at = f.Time.Time
 		}
 	}

@@ -41,7 +41,7 @@ func TestInputs(t *testing.T) {
 		}
 		at := metav1.Now()
 		wrote := func(fields string) []metav1.ManagedFieldsEntry {
-			return []metav1.ManagedFieldsEntry{{Time: &at, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}}
+			return []metav1.ManagedFieldsEntry{{Time: &at, FieldsV1: metav1.NewFieldsV1(fields)}}
 		}
 		annotates := wrote(`{"f:metadata":{"f:annotations":{}}}`)
 		secret.Annotations, secret.ManagedFields = map[string]string{"at": "now"}, annotates
