@@ -19,6 +19,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 const (
@@ -147,7 +148,7 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 		return p.awaitTurn(ctx, busy)
 	}
 	p.tellAct(next, corev1.EventTypeWarning, ReasonEvicting, fmt.Sprintf("%s. No new pod is scheduled to the node until the volume is unstaged, for %v at most (taint %s%s)",
-		message, evictDeadline, taintPrefix, next.ClaimUID))
+		message, evictDeadline, clustersettings.TaintPrefix, next.ClaimUID))
 	return atOnce, p.save(ctx)
 }
 

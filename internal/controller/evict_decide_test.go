@@ -92,7 +92,7 @@ func TestNoPodIsEvicted(t *testing.T) {
 		"it tolerates nothing":       {tolerations(), "does not tolerate the taint " + taintKey},
 		"it tolerates NoExecute":     {tolerations(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}), "does not tolerate"},
 		"it tolerates no value":      {tolerations(corev1.Toleration{Key: taintKey}), "does not tolerate"},
-		"it tolerates another claim": {tolerations(corev1.Toleration{Key: taintPrefix + "x", Operator: corev1.TolerationOpExists}), "does not tolerate"},
+		"it tolerates another claim": {tolerations(corev1.Toleration{Key: clustersettings.TaintPrefix + "x", Operator: corev1.TolerationOpExists}), "does not tolerate"},
 
 		"the node did not answer":     {func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") }, "did not answer: down"},
 		"healthy":                     {func(e *evidence) { e.asked = answered(false, "healthy", false) }, "nothing was found"},

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 const (
@@ -158,7 +160,7 @@ func (r *Reconciler) clean(ctx context.Context, entry ledgerEntry) error {
 	node := &corev1.Node{}
 	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Name: entry.Node}, node)
 	if err == nil {
-		err = r.removeTaints(ctx, node, func(t corev1.Taint) bool { return t.Key == taintPrefix+string(entry.ClaimUID) })
+		err = r.removeTaints(ctx, node, func(t corev1.Taint) bool { return t.Key == clustersettings.TaintPrefix+string(entry.ClaimUID) })
 	}
 	if err != nil && !apierrors.IsNotFound(err) { // a node that is gone has no taint
 		return err

@@ -13,15 +13,12 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
-// taintPrefix is what the keys of our taints begin with, as deploy/controller/admission.yaml
-// has it. The claim's UID follows: taints are unique by key and effect.
-const taintPrefix = "restage.node-healer.csi-addons.io/"
-
 func taintOf(claim types.UID, start int64) corev1.Taint {
-	return corev1.Taint{Key: taintPrefix + string(claim), Value: strconv.FormatInt(start, 10), Effect: corev1.TaintEffectNoSchedule}
+	return corev1.Taint{Key: clustersettings.TaintPrefix + string(claim), Value: strconv.FormatInt(start, 10), Effect: corev1.TaintEffectNoSchedule}
 }
 
 // writeTaints writes the whole list, so the node must not have changed since it was read.
@@ -106,7 +103,7 @@ func (r *Reconciler) cleanAbandoned(ctx context.Context, entry ledgerEntry) erro
 // sweepNode removes our taints that have no open entry with their time. Those of entries that
 // are older than the deadline were removed before.
 func (r *Reconciler) sweepNode(ctx context.Context, node *corev1.Node) error {
-	ours := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, taintPrefix) }
+	ours := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }
 	if !slices.ContainsFunc(node.Spec.Taints, ours) {
 		return nil
 	}

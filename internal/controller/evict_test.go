@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
@@ -193,7 +194,7 @@ func TestTaintsOfJobsThatAreGone(t *testing.T) {
 
 		node := w.theNode()
 		now := time.Now()
-		node.Spec.Taints = append(node.Spec.Taints, taintOf("old", now.Unix()-660), taintOf("unknown", now.Unix()), taintOf("claim-uid", now.Unix()-5), corev1.Taint{Key: taintPrefix + "bad", Value: "x", Effect: corev1.TaintEffectNoSchedule})
+		node.Spec.Taints = append(node.Spec.Taints, taintOf("old", now.Unix()-660), taintOf("unknown", now.Unix()), taintOf("claim-uid", now.Unix()-5), corev1.Taint{Key: clustersettings.TaintPrefix + "bad", Value: "x", Effect: corev1.TaintEffectNoSchedule})
 		must(t, w.api.Update(t.Context(), node))
 		must(t, w.reconciler.sweep(t.Context()))
 		w.clean()

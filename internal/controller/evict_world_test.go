@@ -77,7 +77,7 @@ func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *he
 	return o
 }
 
-const taintKey = taintPrefix + "claim-uid"
+const taintKey = clustersettings.TaintPrefix + "claim-uid"
 
 var shutdown = finding{clustersettings.FilesystemShutdown, "staging: the filesystem was shut down"}
 

@@ -37,6 +37,9 @@ const (
 	// EvictAnnotation on a Namespace, PersistentVolumeClaim or PersistentVolume forbids
 	// evictions unless its value is "true".
 	EvictAnnotation = "node-healer.csi-addons.io/evict"
+	// TaintPrefix begins the keys of the controller's taints, as deploy/controller/admission.yaml
+	// has it. The claim's UID follows: taints are unique by key and effect.
+	TaintPrefix = "restage.node-healer.csi-addons.io/"
 )
 
 // The reasons for which pods may be evicted: what a new stage of the volume ends.

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 // Config says whom to ask.
@@ -133,13 +135,10 @@ func (p *podCase) node(ctx context.Context) {
 	}
 }
 
-// taintPrefix begins the keys of the controller's taints (docs/eviction.md).
-const taintPrefix = "restage.node-healer.csi-addons.io/"
-
 // evicting says of a node that takes no pods because a volume is staged anew there.
 func (p *podCase) evicting(node *corev1.Node) {
-	if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, taintPrefix) }) {
-		p.because("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+taintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
+	if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }) {
+		p.because("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+clustersettings.TaintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
 			"wait: the controller takes it off, after minutes at most; kubectl get volumehealjobs -A says how far it is")
 	}
 }
