@@ -27,7 +27,7 @@ func newWhy(dial dialer) *cobra.Command {
 		err = dial(func(client adminpb.AdminClient) error {
 			l, err := listVolumes(ctx, client)
 			seen = l.volumes
-			return err
+			return cmp.Or(err, l.unlisted)
 		})
 		if call := (callError{}); errors.As(err, &call) {
 			err = errors.New(status.Convert(call.error).Message())

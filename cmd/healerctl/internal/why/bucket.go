@@ -67,7 +67,7 @@ func (c *cosi) secretFor(claim string) string {
 func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	answer := &Answer{Causes: []Cause{}}
+	answer := &Answer{}
 	a, err := connect(c.API, c.Namespace, answer)
 	if err != nil {
 		return nil, err

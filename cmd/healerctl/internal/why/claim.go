@@ -66,8 +66,8 @@ func (p *podCase) pending(ctx context.Context, claim *corev1.PersistentVolumeCla
 	}
 	reason := "ClaimPending"
 	for _, e := range []string{"ExternalProvisioning", "WaitForPodScheduled", "WaitForFirstConsumer", "FailedBinding", "ProvisioningFailed"} {
-		if newest[e] != nil {
-			reason, says = "ClaimPending", newest[e].Message
+		if newest[said{reason: e}] != nil {
+			reason, says = "ClaimPending", newest[said{reason: e}].Message
 			if strings.HasPrefix(e, "WaitFor") {
 				reason = "NotScheduled"
 			}
@@ -84,10 +84,9 @@ func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		p.lost(claim.Name, claim.Spec.VolumeName)
 		return
 	case p.read("PersistentVolume "+claim.Spec.VolumeName, err) && pv.Spec.CSI != nil:
-		only := func(m corev1.PersistentVolumeAccessMode) bool {
-			return m == corev1.ReadWriteOnce || m == corev1.ReadWriteOncePod
-		}
-		p.volumes = append(p.volumes, volume{claim.Name, pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, !slices.ContainsFunc(pv.Spec.AccessModes, only)})
+		// As the attach-detach controller takes it (IsMultiAttachAllowed in Kubernetes' pkg/volume/util).
+		shared := len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
+		p.volumes = append(p.volumes, volume{claim.Name, pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, shared})
 	}
 	p.health(ctx, claim)
 }

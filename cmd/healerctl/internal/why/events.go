@@ -1,8 +1,11 @@
 package why
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,12 +27,22 @@ func codeIn(message string) string {
 	return ""
 }
 
-// newest returns the last event of each reason about an object.
-func (a *api) newest(ctx context.Context, uid string) (map[string]*corev1.Event, error) {
-	newest := map[string]*corev1.Event{}
+// said is what an event says: its reason, and the volume that kubelet and the attach-detach
+// controller name in its message, as in the line above; empty in all others.
+type said struct{ reason, volume string }
+
+var namedVolume = regexp.MustCompile(`for volume "([^"]*)"`)
+
+// newest returns the last event of each kind about an object.
+func (a *api) newest(ctx context.Context, uid string) (map[said]*corev1.Event, error) {
+	newest := map[said]*corev1.Event{}
 	err := each(ctx, a, events, a.namespace, "involvedObject.uid="+uid, func(e *corev1.Event) {
-		if had := newest[e.Reason]; had == nil || !timeOf(had).After(timeOf(e)) {
-			newest[e.Reason] = e
+		says := said{reason: e.Reason}
+		if named := namedVolume.FindStringSubmatch(e.Message); named != nil {
+			says.volume = named[1]
+		}
+		if had := newest[says]; had == nil || !timeOf(had).After(timeOf(e)) {
+			newest[says] = e
 		}
 	})
 	return newest, err
@@ -58,47 +71,44 @@ func (p *podCase) events(ctx context.Context) {
 		return
 	}
 	describe := p.kubectl("describe pod " + p.pod.Name)
-	for reason, e := range newest {
-		said := e.Message + " (" + timeOf(e).UTC().Format(time.RFC3339) + ")"
+	for _, about := range slices.SortedFunc(maps.Keys(newest), func(x, y said) int { return cmp.Or(cmp.Compare(x.reason, y.reason), cmp.Compare(x.volume, y.volume)) }) {
+		e := newest[about]
+		overtaken := func(by string) bool {
+			later := newest[said{by, about.volume}]
+			return later != nil && timeOf(later).After(timeOf(e))
+		}
+		text := e.Message + " (" + timeOf(e).UTC().Format(time.RFC3339) + ")"
+		attaching := about.reason == "FailedAttachVolume" && p.mounting && !overtaken("SuccessfulAttachVolume")
 		switch {
-		case reason == "FailedScheduling" && p.pod.Spec.NodeName == "":
-			p.because("NotScheduled", "no node for the pod: "+said, describe)
-		case reason == "FailedAttachVolume" && p.mounting && strings.Contains(e.Message, "Multi-Attach"):
-			p.because("AttachedElsewhere", said, "kubectl get volumeattachments. The node that has it must be known to have stopped writing before it goes elsewhere")
-		case reason == "FailedAttachVolume" && p.mounting:
-			p.because("AttachFailed", said, describe+"; the log of the driver's controller (csi-attacher)")
-		case (reason == "FailedMount" || reason == "FailedMapVolume") && p.mounting:
-			p.mountFailed(e.Message, said)
-		case reason == "FailedKillPod" && p.stopping:
-			p.because("StopFailed", said, "see on the node whether a process of it waits in the kernel")
-		case reason == "VolumeAbnormal" && !overtaken(newest, e, "VolumeHealed", "VolumeHealthy"):
-			p.because("VolumeUnhealthy", "node-healer: "+said, p.Program+" explain REASON says what each reason means")
+		case about.reason == "FailedScheduling" && p.pod.Spec.NodeName == "":
+			p.because("NotScheduled", "no node for the pod: "+text, describe)
+		case attaching && strings.Contains(e.Message, "Multi-Attach"):
+			p.because("AttachedElsewhere", text, "kubectl get volumeattachments. The node that has it must be known to have stopped writing before it goes elsewhere")
+		case attaching:
+			p.because("AttachFailed", text, describe+"; the log of the driver's controller (csi-attacher)")
+		case (about.reason == "FailedMount" || about.reason == "FailedMapVolume") && p.mounting:
+			p.mountFailed(e.Message, text)
+		case about.reason == "FailedKillPod" && p.stopping:
+			p.because("StopFailed", text, "see on the node whether a process of it waits in the kernel")
+		case about.reason == "VolumeAbnormal" && !overtaken("VolumeHealed") && !overtaken("VolumeHealthy"):
+			p.because("VolumeUnhealthy", "node-healer: "+text, p.Program+" explain REASON says what each reason means")
 		}
 	}
-}
-
-func overtaken(newest map[string]*corev1.Event, e *corev1.Event, by ...string) bool {
-	for _, reason := range by {
-		if other := newest[reason]; other != nil && timeOf(other).After(timeOf(e)) {
-			return true
-		}
-	}
-	return false
 }
 
 // mountFailed says what the answer of a driver to kubelet means.
-func (p *podCase) mountFailed(message, said string) {
+func (p *podCase) mountFailed(message, text string) {
 	code := codeIn(message)
 	switch {
 	case strings.Contains(message, "not found in the list of registered CSI drivers"):
-		p.because("DriverNotRegistered", said, p.driverLog())
+		p.because("DriverNotRegistered", text, p.driverLog())
 	case code == "Aborted":
-		p.because("DriverBusy", "the driver is still at work on an earlier call for the volume, and answers ABORTED: "+said,
+		p.because("DriverBusy", "the driver is still at work on an earlier call for the volume, and answers ABORTED: "+text,
 			"wait: kubelet calls again. If it lasts, that earlier call hangs: see on the node what it waits for", p.driverLog())
 	case code == "DeadlineExceeded", code == "Unavailable":
-		p.because("DriverSilent", "the driver did not answer kubelet: "+said, p.driverLog(), keepDriver)
+		p.because("DriverSilent", "the driver did not answer kubelet: "+text, p.driverLog(), keepDriver)
 	default:
-		p.because("MountFailed", said, p.kubectl("describe pod "+p.pod.Name), p.driverLog())
+		p.because("MountFailed", text, p.kubectl("describe pod "+p.pod.Name), p.driverLog())
 	}
 }
 

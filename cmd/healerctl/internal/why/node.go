@@ -155,11 +155,25 @@ func (p *podCase) conditions(ctx context.Context) {
 	p.read("what node-healer saw of the volumes", err)
 	for _, s := range seen {
 		i := slices.IndexFunc(p.volumes, func(v volume) bool { return v.driver == s.GetDriver() && v.handle == s.GetVolumeId() })
-		if i < 0 || s.GetVerdict() == "healthy" || s.GetVerdict() == "healed" || s.GetVerdict() == "" && s.GetError() == "" {
+		if i < 0 {
 			continue
 		}
-		p.because("VolumeUnhealthy", fmt.Sprintf("claim %s, on this node: %s %s %s", p.volumes[i].claim, s.GetVerdict(), strings.Join(s.GetReasons(), ", "), s.GetError()),
-			fmt.Sprintf("healerctl heal --driver=%s VOLUME-ID (healerctl list has it), which does what is safe, and says what is not", s.GetDriver()))
+		says := fmt.Sprintf("claim %s, on this node: %s: %s", p.volumes[i].claim, cmp.Or(s.GetVerdict(), "no answer"), strings.Join(s.GetReasons(), ", "))
+		if s.GetError() != "" {
+			says += " (last error: " + s.GetError() + ")"
+		}
+		if s.GetChecked() != nil {
+			says += " (checked " + s.GetChecked().AsTime().Format(time.RFC3339) + ")"
+		}
+		switch s.GetVerdict() {
+		case "healthy", "healed":
+		case "abnormal":
+			p.because("VolumeUnhealthy", says, fmt.Sprintf("healerctl heal --driver=%s VOLUME-ID (healerctl list has it), which does what is safe, and says what is not", s.GetDriver()))
+		default: // it may be sick, and may be not
+			if s.GetError() != "" || len(s.GetReasons()) > 0 {
+				p.answer.Unread = append(p.answer.Unread, says)
+			}
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ type volume struct {
 
 // Pod says why a pod does not start, stop or read.
 func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
-	answer := &Answer{Causes: []Cause{}}
+	answer := &Answer{}
 	a, err := connect(c.API, c.Namespace, answer)
 	if err != nil {
 		return nil, err

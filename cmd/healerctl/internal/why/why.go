@@ -6,7 +6,7 @@
 package why
 
 import (
-	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -44,10 +44,22 @@ func (a *Answer) add(reason, message string, toDo ...string) {
 	a.Causes = append(a.Causes, Cause{reason, message, toDo})
 }
 
-// sort puts the worst cause first. Those of one reason stay as they were found.
+// sort puts the worst cause first. Those of one reason stay as they were found, and are counted
+// where they are many: a server that is gone may have hundreds of mounts wait for it.
 func (a *Answer) sort() {
-	slices.SortStableFunc(a.Causes, func(x, y Cause) int {
-		return cmp.Compare(slices.Index(order, x.Reason), slices.Index(order, y.Reason))
-	})
-	a.Causes = slices.CompactFunc(a.Causes, func(x, y Cause) bool { return x.Reason == y.Reason && x.Message == y.Message })
+	found := a.Causes
+	a.Causes = []Cause{}
+	for _, reason := range order {
+		var same []Cause
+		for _, c := range found {
+			if c.Reason == reason && !slices.ContainsFunc(same, func(s Cause) bool { return s.Message == c.Message }) {
+				same = append(same, c)
+			}
+		}
+		if more := len(same) - maxNamed; more > 0 {
+			same = same[:maxNamed]
+			same[maxNamed-1].Message += fmt.Sprintf("; and %d more", more)
+		}
+		a.Causes = append(a.Causes, same...)
+	}
 }

@@ -1,0 +1,141 @@
+package why
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// waiting returns a pod on node "here" that waits for its volumes, in a cluster with these objects.
+func waiting(t *testing.T, objects ...runtime.Object) *podCase {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid"}, Spec: corev1.PodSpec{NodeName: "here"}}
+	return &podCase{
+		api:    &api{dynamic: fake.NewSimpleDynamicClient(scheme, objects...), namespace: "shop", answer: &Answer{}},
+		Config: Config{Namespace: "shop", Program: "healerctl"}, pod: pod, mounting: true,
+	}
+}
+
+func (p *podCase) reasons() (all []string) {
+	p.answer.sort()
+	for _, c := range p.answer.Causes {
+		all = append(all, c.Reason)
+	}
+	return all
+}
+
+// What kubelet and the attach-detach controller said of one volume says nothing of another, and
+// what failed before it succeeded is in no pod's way.
+func TestEventsOfVolumes(t *testing.T) {
+	at := 0
+	event := func(reason, message string) runtime.Object {
+		at++
+		return &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("e", at)},
+			Reason:     reason, Message: message, LastTimestamp: metav1.NewTime(time.Unix(int64(at), 0)),
+		}
+	}
+	aborted := event("FailedMount", `MountVolume.SetUp failed for volume "a" : rpc error: code = Aborted desc = x`)
+	timedOut := event("FailedMount", "Unable to attach or mount volumes: unmounted volumes=[a]: timed out waiting for the condition")
+	failed := event("FailedAttachVolume", `AttachVolume.Attach failed for volume "a" : x`)
+	multi := event("FailedAttachVolume", `Multi-Attach error for volume "b" Volume is already used by pod(s) x`)
+	attached := event("SuccessfulAttachVolume", `AttachVolume.Attach succeeded for volume "a" `)
+	for name, c := range map[string]struct {
+		events []runtime.Object
+		want   []string
+	}{
+		"the newest names no volume":   {[]runtime.Object{aborted, timedOut}, []string{"DriverBusy", "MountFailed"}},
+		"attached in the end":          {[]runtime.Object{failed, attached}, nil},
+		"another one was attached":     {[]runtime.Object{failed, multi, attached}, []string{"AttachedElsewhere"}},
+		"two of one kind":              {[]runtime.Object{failed, multi}, []string{"AttachedElsewhere", "AttachFailed"}},
+		"attached before, failed then": {[]runtime.Object{attached, event("FailedAttachVolume", `AttachVolume.Attach failed for volume "a" : y`)}, []string{"AttachFailed"}},
+	} {
+		p := waiting(t, c.events...)
+		p.events(t.Context())
+		if got := p.reasons(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v: %+v", name, got, c.want, p.answer)
+		}
+	}
+}
+
+// Kubernetes attaches a volume to several nodes if any of its modes allows that, and leaves one
+// without modes to its driver.
+func TestShared(t *testing.T) {
+	for _, c := range []struct {
+		modes  []corev1.PersistentVolumeAccessMode
+		shared bool
+	}{
+		{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, false},
+		{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}, false},
+		{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}, true},
+		{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, true},
+		{nil, true},
+	} {
+		claim := &corev1.PersistentVolumeClaim{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data"},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+		}
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+			AccessModes:            c.modes,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
+		}}
+		p := waiting(t, pv)
+		p.bound(t.Context(), claim)
+		if len(p.volumes) != 1 || p.volumes[0].shared != c.shared {
+			t.Errorf("%v: %+v", c.modes, p.volumes)
+		}
+	}
+}
+
+// What nobody could judge is no cause, and not said to be fine either: nor is what the server
+// could not list.
+func TestConditions(t *testing.T) {
+	p := waiting(t)
+	p.volumes = []volume{{claim: "data", driver: "d", handle: "sick"}, {claim: "new", driver: "d", handle: "unjudged"}, {claim: "well", driver: "d", handle: "well"}}
+	p.Node = &Node{Volumes: func(context.Context) ([]*adminpb.Volume, error) {
+		return []*adminpb.Volume{
+			{Driver: "d", VolumeId: "sick", Verdict: "abnormal", Reasons: []string{"Disconnected"}, Checked: timestamppb.New(time.Unix(0, 0))},
+			{Driver: "d", VolumeId: "unjudged", Verdict: "not judged", Reasons: []string{"Unjudged"}},
+			{Driver: "d", VolumeId: "well", Verdict: "healthy"},
+			{Driver: "another", VolumeId: "sick", Verdict: "abnormal"},
+		}, errors.New("some volumes may be missing")
+	}}
+	p.conditions(t.Context())
+	if got := p.reasons(); !slices.Equal(got, []string{"VolumeUnhealthy"}) || !strings.Contains(p.answer.Causes[0].Message, "claim data, on this node: abnormal: Disconnected (checked 1970-01-01T00:00:00Z)") {
+		t.Errorf("%+v", p.answer.Causes)
+	}
+	unread := strings.Join(p.answer.Unread, "\n")
+	if len(p.answer.Unread) != 2 || !strings.Contains(unread, "some volumes may be missing") || !strings.Contains(unread, "claim new, on this node: not judged: Unjudged") {
+		t.Error(unread)
+	}
+}
+
+// A thousand hanging mounts are one trouble.
+func TestManyCausesOfOneReason(t *testing.T) {
+	p := waiting(t)
+	for i := range 1000 {
+		p.because("MountHangs", fmt.Sprint("mount ", i))
+	}
+	p.because("MountFailed", "x")
+	all := p.reasons()
+	if len(all) != maxNamed+1 || all[maxNamed] != "MountFailed" || !strings.Contains(p.answer.Causes[maxNamed-1].Message, "990 more") {
+		t.Errorf("%d causes: %+v", len(all), p.answer.Causes)
+	}
+}
