@@ -83,7 +83,7 @@ func TestWhyProcessHangs(t *testing.T) {
 	}()
 	t.Cleanup(func() { thaw(); <-ended })
 	cluster.Terminate(t, p.api, pod)
-	p.eventually(pod, "ProcessHangs", "state D", "percpu_rwsem_wait", "1. the filesystem is frozen: fsfreeze --unfreeze")
+	p.eventually(pod, "ProcessHangs", "state D", "percpu_rwsem_wait", "1. the filesystem may be frozen: see whether a snapshot", "fsfreeze --unfreeze")
 }
 
 // TestWhyBusy has a container write to a slow disk all the time: one process waits in nearly
@@ -145,6 +145,10 @@ func TestWhyLeftovers(t *testing.T) {
 	}
 	cluster.Delete(t, p.api, pod)
 	p.says("pod/"+pod.Name, "Leftovers", string(pod.UID))
+	p.arguments = append(p.arguments, "--node=no-such-node")
+	if text, code := p.ask("pod/" + pod.Name); code != 3 || strings.Contains(text, "Leftovers") || !strings.Contains(text, "--node") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
 }
 
 // TestWhyStillMounted has a pod end whose volume kubelet does not unmount.

@@ -85,8 +85,8 @@ func (p *podCase) waits(ctx context.Context, pool *worker.Pool, kubelet layout.K
 	switch {
 	case w.Program:
 		reason, at := "OtherMountHangs", "at a path that could not be read"
-		if arguments, err := ask(ctx, pool, readArguments, w.PID); err == nil {
-			at = arguments[len(arguments)-1]
+		if last, err := ask(ctx, pool, readArgument, w.PID); err == nil {
+			at = last
 		}
 		if p.owns(kubelet, at) {
 			reason = "MountHangs"
@@ -118,7 +118,7 @@ func (p *podCase) owns(kubelet layout.Kubelet, at string) bool {
 func adviceOn(function string) []string {
 	for _, row := range []struct{ functions, advice string }{
 		{"request_wait_answer fuse_", "a FUSE daemon does not answer: healerctl list and healerctl check VOLUME-ID on the node name it; kill -CONT PID is the whole cure of one that was stopped"},
-		{"percpu_rwsem_wait", "the filesystem is frozen: fsfreeze --unfreeze PATH, or dmsetup resume; both do nothing if it is not"},
+		{"percpu_rwsem_wait", "the filesystem may be frozen: see whether a snapshot or backup of it is under way, and wait for that; if none is, fsfreeze --unfreeze PATH, or dmsetup resume of a mapping that dmsetup info calls suspended"},
 		{"rpc_wait_bit nfs", "an NFS server does not answer: see the server, and the network in between"},
 		{"submit_bio io_schedule bit_wait_io folio_wait", "a block device does not answer: dmesg, and multipath -ll or the storage behind it"},
 	} {

@@ -59,6 +59,10 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 	switch {
 	case apierrors.IsNotFound(err) && c.Node != nil:
 		answer.Subject = "pod " + c.Namespace + "/" + name + " does not exist"
+		if _, err := get[corev1.Node](asking, a, nodes, "", c.Node.Name); err != nil {
+			// By a wrong name the node would have no pods, and all their directories would be leftovers.
+			return nil, fmt.Errorf("%s, and of this node nothing is said: %w (--node)", answer.Subject, err)
+		}
 		gone := &podCase{api: a, Config: c, pod: &corev1.Pod{}}
 		gone.onNode(ctx)
 		if answer.sort(); len(answer.Causes) == 0 {
@@ -153,7 +157,7 @@ func (p *podCase) stateOf(ctx context.Context, name string) (reason, says string
 	node, err := get[corev1.Node](ctx, p.api, nodes, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "NodeUnreachable", "node " + name + " is not in the cluster any more"
+		return "NodeGone", "node " + name + " is not in the cluster any more; its machine may still run, and write"
 	case !p.read("how node "+name+" stands", err):
 		return "", ""
 	}
@@ -184,6 +188,8 @@ func outOfService(reason string, node string) []string {
 	switch reason {
 	case "NodeOutOfService":
 		return []string{"once the node has been started anew and is ready: kubectl taint node " + node + " " + corev1.TaintNodeOutOfService + "-"}
+	case "NodeGone":
+		return []string{"see at its console whether the machine still runs. If it does, switch it off or have it join again: Kubernetes deletes the pods of a node that was removed, and detaches their volumes, without knowing that it has stopped writing"}
 	case "NodeUnreachable":
 		return []string{
 			"kubectl describe node " + node + "; then see at its console whether it runs: a network or a kubelet that comes back is enough, and loses nothing",

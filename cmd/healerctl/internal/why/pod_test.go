@@ -139,3 +139,15 @@ func TestManyCausesOfOneReason(t *testing.T) {
 		t.Errorf("%d causes: %+v", len(all), p.answer.Causes)
 	}
 }
+
+// A node that was removed can have no taint, and its machine may still write.
+func TestNodeGone(t *testing.T) {
+	p := waiting(t)
+	p.node(t.Context())
+	if got := p.reasons(); !slices.Equal(got, []string{"NodeGone"}) {
+		t.Fatal(got)
+	}
+	if advice := strings.Join(p.answer.Causes[0].ToDo, "\n"); strings.Contains(advice, "kubectl taint") || strings.Contains(advice, "describe node") || !strings.Contains(advice, "switch it off") {
+		t.Error(advice)
+	}
+}

@@ -13,7 +13,7 @@ import (
 // order has the reasons of causes, the worst first: one that stands above another mostly
 // explains it.
 var order = []string{
-	"MountHangs", "ProcessHangs", "DriverSilent", "NodeOutOfService", "NodeUnreachable", "NodeNotReady", "ClaimLost", "ClaimNotFound",
+	"MountHangs", "ProcessHangs", "DriverSilent", "NodeOutOfService", "NodeGone", "NodeUnreachable", "NodeNotReady", "ClaimLost", "ClaimNotFound",
 	"AttachedElsewhere", "DriverNotRegistered", "AttachFailed", "ClaimPending", "VolumeUnhealthy", "DriverBusy", "MountFailed",
 	"StillMounted", "StopFailed", "NotScheduled", "FinalizerPending", "OtherMountHangs", "Leftovers", "ContainerWaits",
 

@@ -2,8 +2,11 @@ package why
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
@@ -29,10 +32,10 @@ const workerEnv = "HEALERCTL_WORKER"
 // What a worker reads. None of it touches a volume, but each may hang: kubelet's directories
 // with the node's disk, a process's arguments with what that process waits for, a driver.
 var (
-	lookForWaits  = worker.Define("why-waits", worker.Spent, waits)
-	readArguments = worker.Define("why-arguments", worker.Spent, arguments)
-	listPods      = worker.Define("why-pods", worker.Spent, podDirectories)
-	askDriver     = worker.Define("why-driver", worker.Spent, probe)
+	lookForWaits = worker.Define("why-waits", worker.Spent, waits)
+	readArgument = worker.Define("why-argument", worker.Spent, lastArgument)
+	listPods     = worker.Define("why-pods", worker.Spent, podDirectories)
+	askDriver    = worker.Define("why-driver", worker.Spent, probe)
 )
 
 // Worker serves and never returns in a process that was started as a worker. A main calls it
@@ -41,7 +44,7 @@ func Worker() {
 	if os.Getenv(workerEnv) == "" {
 		return
 	}
-	if err := worker.Serve(lookForWaits, readArguments, listPods, askDriver); err != nil {
+	if err := worker.Serve(lookForWaits, readArgument, listPods, askDriver); err != nil {
 		fmt.Fprintln(os.Stderr, "healerctl worker:", err)
 		os.Exit(1)
 	}
@@ -177,10 +180,23 @@ func readStat(dir string) (command string, state byte, started time.Duration, ok
 	return stat[from+1 : to], fields[0][0], time.Duration(ticks) * tick, err == nil
 }
 
-// arguments hangs as long as the process's memory is locked (mmap_lock).
-func arguments(pid int) ([]string, error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00"), err
+// maxArgumentBytes is many times what a mount's arguments have; a process may have megabytes.
+const maxArgumentBytes = 64 << 10
+
+// lastArgument returns where a program mounts or unmounts. It hangs as long as the process's
+// memory is locked (mmap_lock).
+func lastArgument(pid int) (string, error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(file, maxArgumentBytes))
+	if err != nil || len(raw) == maxArgumentBytes {
+		return "", cmp.Or(err, errors.New("too many arguments"))
+	}
+	all := strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
+	return all[len(all)-1], nil
 }
 
 // podDirectories returns by UID what kubelet has a directory of, with what is mounted in it.

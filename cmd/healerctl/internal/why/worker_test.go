@@ -1,0 +1,33 @@
+package why
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Any user may call a process mount, and give it megabytes of arguments.
+func TestLastArgument(t *testing.T) {
+	for _, c := range []struct {
+		arguments []string
+		want      string
+	}{
+		{[]string{"a", "/the/last one"}, "/the/last one"},
+		{[]string{strings.Repeat("x", 100_000), "/the/last one"}, ""},
+	} {
+		cmd := exec.Command("sh", append([]string{"-c", "read x; :", "mount"}, c.arguments...)...)
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := lastArgument(cmd.Process.Pid)
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%.40q, %v", got, err)
+		}
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	}
+}
