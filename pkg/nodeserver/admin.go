@@ -187,25 +187,23 @@ func (a admin) find(ctx context.Context, driver, name, path string) (v *adminpb.
 	if name == "" || len(name) > maxVolumeIDBytes {
 		return nil, nil, nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
-	all, err := a.paths(ctx)
-	hidden := errors.As(err, new(*facts.UnlistedError))
-	if err != nil && !hidden {
-		return nil, nil, nil, healer.Failed("find the volume", err)
+	all, unlisted := a.paths(ctx)
+	if unlisted != nil && !errors.As(unlisted, new(*facts.UnlistedError)) {
+		return nil, nil, nil, healer.Failed("find the volume", unlisted)
 	}
-	paths, ambiguous := a.named(ctx, driver, name, all)
+	paths, err := a.named(ctx, driver, name, all)
 	if len(paths) > 0 {
 		driver = paths[0].DriverName
 	}
 	of := slices.IndexFunc(all, func(p facts.VolumePath) bool { return p.Path == path && driver != "" && p.DriverName != driver })
+	unknown := healer.KindOf(err) == healer.KindNotFound
 	switch {
-	case ambiguous != nil:
-		return nil, nil, nil, ambiguous
-	case of >= 0:
+	case of >= 0 && (err == nil || unknown):
 		return nil, nil, nil, healer.Invalid(fieldPath, "is of a volume of driver %s, and the volume that was named is of %s", all[of].DriverName, driver)
-	case len(paths) == 0 && hidden:
-		return nil, nil, nil, healer.Failed("find the volume", err)
-	case len(paths) == 0:
-		return nil, nil, nil, healer.NotFound("no such volume on this node, by ID, path, PersistentVolume, claim or pod: healerctl list shows them")
+	case unlisted != nil && unknown: // it may be among the others
+		return nil, nil, nil, healer.Failed("find the volume", unlisted)
+	case err != nil:
+		return nil, nil, nil, err
 	}
 	for _, p := range paths {
 		if p.Staging {

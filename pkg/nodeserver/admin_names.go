@@ -36,44 +36,42 @@ func (a admin) addNames(ctx context.Context, paths []facts.VolumePath, ask bool)
 	return all
 }
 
-// names are what a person may call a volume, the surest first: tenants choose the names of
-// their claims and pods, and those must not stand for another's ID.
-var names = []struct {
-	// asked is whether the API knows it, and no path.
-	asked bool
-	is    func(p namedPath, name string) bool
-}{
-	{false, func(p namedPath, name string) bool { return p.VolumeHandle == name }},
-	{false, func(p namedPath, name string) bool { return p.Path == name }},
-	{false, func(p namedPath, name string) bool { return p.PV == name }},
-	{false, func(p namedPath, name string) bool { return p.PodUID == name }},
-	{true, func(p namedPath, name string) bool { return p.claim == name }},
-	{true, func(p namedPath, name string) bool { return p.pod == name }},
+// names are what a person may call the volume of a path, the surest first: tenants choose the
+// names of their claims and pods, and those must not stand for another's ID.
+func (p namedPath) names() []string {
+	return []string{p.VolumeHandle, p.Path, p.PV, p.PodUID, p.claim, p.pod}
 }
 
-// named returns the paths of the volume that has a name, none if no volume has it. What several
-// are called is an error.
+// named returns the paths of the volume that has a name. What several are called is an error.
 func (a admin) named(ctx context.Context, driver, name string, paths []facts.VolumePath) ([]namedPath, error) {
 	paths = slices.DeleteFunc(slices.Clone(paths), func(p facts.VolumePath) bool { return driver != "" && p.DriverName != driver })
-	for _, n := range names {
-		has := map[volumeKey]bool{}
-		for _, p := range a.addNames(ctx, paths, n.asked) {
-			if n.is(p, name) {
-				has[volumeKey{p.DriverName, p.VolumeHandle}] = true
+	var all []namedPath
+	for _, ask := range []bool{false, true} { // the API is asked only for what the node does not know
+		all = a.addNames(ctx, paths, ask)
+		for surest := range (namedPath{}).names() {
+			has := map[volumeKey]bool{}
+			for _, p := range all {
+				if p.names()[surest] == name {
+					has[volumeKey{p.DriverName, p.VolumeHandle}] = true
+				}
 			}
+			if len(has) == 0 {
+				continue
+			}
+			its := a.addNames(ctx, slices.DeleteFunc(paths, func(p facts.VolumePath) bool { return !has[volumeKey{p.DriverName, p.VolumeHandle}] }), true)
+			if len(has) == 1 {
+				return its, nil
+			}
+			var ids []string
+			for _, v := range volumesOf(its) {
+				ids = append(ids, quoted(v.GetVolumeId())+" of "+v.GetDriver())
+			}
+			return nil, healer.Invalid("volume_id", "%d volumes are called so: name one by its ID, with its driver (--driver): %s", len(ids), printable.Line(strings.Join(ids, ", "), logTextBytes))
 		}
-		if len(has) == 0 {
-			continue
-		}
-		its := a.addNames(ctx, slices.DeleteFunc(paths, func(p facts.VolumePath) bool { return !has[volumeKey{p.DriverName, p.VolumeHandle}] }), true)
-		if len(has) == 1 {
-			return its, nil
-		}
-		var ids []string
-		for _, v := range volumesOf(its) {
-			ids = append(ids, quoted(v.GetVolumeId())+" of "+v.GetDriver())
-		}
-		return nil, healer.Invalid("volume_id", "%d volumes are called so: name one by its ID, with its driver (--driver): %s", len(ids), printable.Line(strings.Join(ids, ", "), logTextBytes))
 	}
-	return nil, nil
+	unnamed := ""
+	if a.server.cfg.Names != nil && slices.ContainsFunc(all, func(p namedPath) bool { return p.PodUID != "" && p.pod == "" }) {
+		unnamed = "; the API has not said the names of all claims and pods"
+	}
+	return nil, healer.NotFound("no such volume on this node, by ID, path, PersistentVolume, claim or pod: healerctl list shows them%s", unnamed)
 }

@@ -216,6 +216,22 @@ func TestVolumesThatCannotAllBeListed(t *testing.T) {
 	}
 }
 
+// A claim or pod whose name the API has not said is not said to be none.
+func TestFindWithoutTheAPI(t *testing.T) {
+	p := volumeAt("d", "v", "/p", false)
+	p.PodUID = "uid-1"
+	a := newAdmin(t, &fakeHealer{}, p)
+	pod := ""
+	a.server.cfg.Names = func(context.Context, facts.VolumePath) (string, string) { return "", pod }
+	if _, _, _, err := a.find(asUID(0), "", "shop/web-0"); healer.KindOf(err) != healer.KindNotFound || !strings.Contains(err.Error(), "the API has not said") {
+		t.Error(err)
+	}
+	pod = "shop/other"
+	if _, _, _, err := a.find(asUID(0), "", "shop/web-0"); healer.KindOf(err) != healer.KindNotFound || strings.Contains(err.Error(), "the API has not said") {
+		t.Error(err)
+	}
+}
+
 func TestAdminIsForRoot(t *testing.T) {
 	h := &fakeHealer{}
 	a := newAdmin(t, h, volumeAt("d", "v", "/p", false))
