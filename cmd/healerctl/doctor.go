@@ -163,20 +163,15 @@ func propagation(kubelet string) []examined {
 
 // server asks whoever listens at the socket. Nobody does before the install.
 func server(ctx context.Context, dial dialer) (examined, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-	defer cancel()
 	text := "node-healer answers"
 	err := dial(func(client adminpb.AdminClient) error {
-		s, err := client.GetStatus(ctx, &adminpb.GetStatusRequest{})
+		s, err := askStatus(ctx, client)
 		for _, l := range s.GetLines() {
 			if l.GetName() == "version" {
 				text += ", version " + l.GetValue()
 			}
 		}
-		if err != nil {
-			return callError{err}
-		}
-		return nil
+		return err
 	})
 	var call callError
 	switch {
@@ -207,8 +202,12 @@ func stateDir(dir string) examined {
 	if err := unix.Faccessat(unix.AT_FDCWD, there, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return examined{"state", missing, fmt.Sprintf("%s: %v: the server keeps records and the audit log in %s, which has to be writable and survive a restart", there, err, dir)}
 	}
-	if err := unix.Statfs(there, &space); err == nil && space.Blocks > 0 && space.Bavail == 0 {
+	err = unix.Statfs(there, &space)
+	switch { // a filesystem without a limit has zero of both
+	case err == nil && space.Blocks > 0 && space.Bavail == 0:
 		return examined{"state", missing, "no space is left at " + there + ": no heal begins that the audit log cannot hold"}
+	case err == nil && space.Files > 0 && space.Ffree == 0:
+		return examined{"state", missing, "no inodes are left at " + there + ": no record and no audit log can be made"}
 	}
 	return examined{"state", fit, there + " is writable"}
 }

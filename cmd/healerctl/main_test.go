@@ -62,7 +62,10 @@ func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStre
 	return nil
 }
 
-func (*fakeAdmin) GetStatus(context.Context, *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
+func (*fakeAdmin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return nil, status.Error(codes.Internal, "a server that hangs would be waited for")
+	}
 	return &adminpb.ServerStatus{Lines: []*adminpb.StatusLine{{Name: "version", Value: "v1"}, {Name: "api", Value: "does not answer: no\x1b[2J"}}}, nil
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -13,9 +15,9 @@ func newStatus(dial dialer) *cobra.Command {
 	outputFlag(c, &output)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return dial(func(client adminpb.AdminClient) error {
-			s, err := client.GetStatus(c.Context(), &adminpb.GetStatusRequest{})
+			s, err := askStatus(c.Context(), client)
 			if err != nil {
-				return callError{err}
+				return err
 			}
 			s.Lines = append([]*adminpb.StatusLine{{Name: "healerctl", Value: version}}, s.GetLines()...)
 			if !isText(output) {
@@ -33,4 +35,15 @@ func newStatus(dial dialer) *cobra.Command {
 		})
 	}
 	return c
+}
+
+// askStatus waits no longer for a server that hangs than for one that does not listen.
+func askStatus(ctx context.Context, client adminpb.AdminClient) (*adminpb.ServerStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	s, err := client.GetStatus(ctx, &adminpb.GetStatusRequest{})
+	if err != nil {
+		return nil, callError{err}
+	}
+	return s, nil
 }

@@ -262,7 +262,7 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 		Volumes:     p.Node,
 		Names:       names,
 		States:      states,
-		Status:      func(ctx context.Context) []nodeserver.StatusLine { return p.status(ctx, c, states(ctx)) },
+		Status:      func(ctx context.Context) []nodeserver.StatusLine { return p.status(ctx, c, states) },
 		Audit:       p.audit,
 		Driver:      p.cfg.onlyDriver(),
 		Name:        p.cfg.Name,

@@ -11,8 +11,14 @@ import (
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
+// loopTimeout leaves the API its share of the time, also when the loop hangs.
+const loopTimeout = time.Second
+
 // status says what a person asks first: what runs here, what it may do, and what it has to do.
-func (p *Parts) status(ctx context.Context, c *cluster.Cluster, loop healer.LoopState) []nodeserver.StatusLine {
+func (p *Parts) status(ctx context.Context, c *cluster.Cluster, states func(context.Context) healer.LoopState) []nodeserver.StatusLine {
+	asking, cancel := context.WithTimeout(ctx, loopTimeout)
+	defer cancel()
+	loop := states(asking)
 	mode := "heal"
 	switch {
 	case p.cfg.Off:
@@ -53,6 +59,10 @@ func (p *Parts) status(ctx context.Context, c *cluster.Cluster, loop healer.Loop
 			left++
 		}
 	}
+	queue := fmt.Sprintf("%d volumes of the loop: %d abnormal, %d of them left alone", len(loop.Volumes), sick, left)
+	if loop.On && loop.Volumes == nil {
+		queue = "not known: the loop does not answer"
+	}
 	workers := p.Workers.Stats()
 	return []nodeserver.StatusLine{
 		{Name: "version", Value: p.cfg.Version},
@@ -65,6 +75,6 @@ func (p *Parts) status(ctx context.Context, c *cluster.Cluster, loop healer.Loop
 		{Name: "providers", Value: strings.Join(p.providers, ", ") + disabled},
 		{Name: "limits", Value: fmt.Sprintf("%s for a volume, %s for a probe", p.cfg.HealTimeout, p.cfg.ProbeTimeout)},
 		{Name: "workers", Value: fmt.Sprintf("%d of %d, and %d that cannot be ended", workers.Living, maxWorkers, workers.Abandoned)},
-		{Name: "queue", Value: fmt.Sprintf("%d volumes of the loop: %d abnormal, %d of them left alone", len(loop.Volumes), sick, left)},
+		{Name: "queue", Value: queue},
 	}
 }

@@ -39,6 +39,7 @@ func TestHealerctlDoctor(t *testing.T) {
 		"kubelet":    {setup: whole + "; mount -t tmpfs none " + dir + "; mkdir " + state, missing: map[string]string{"kubelet": "no such file"}},
 		"a disk":     {setup: whole + "; mount -t tmpfs -o ro none " + state, missing: map[string]string{"state": "read-only file system"}},
 		"disk space": {setup: whole + "; mount -t tmpfs -o size=8k none " + state + "; head -c 8k /dev/zero >" + state + "/full", missing: map[string]string{"state": "no space"}},
+		"inodes":     {setup: whole + "; mount -t tmpfs -o nr_inodes=2 none " + state + "; touch " + state + "/last", missing: map[string]string{"state": "no inodes"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The program is not the first process of its pid namespace, as on a node.
