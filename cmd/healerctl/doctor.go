@@ -178,7 +178,7 @@ func server(ctx context.Context, dial dialer) (examined, error) {
 	case err == nil:
 		return examined{"server", fit, text}, nil
 	case errors.As(err, &call):
-		return examined{"server", less, wording(call)}, nil
+		return examined{"server", less, wording(err)}, nil
 	default:
 		return examined{}, err
 	}

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"regexp"
@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/docs"
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -67,7 +66,9 @@ func meant(typed string, names []string) string {
 func explainOther(cmd *cobra.Command, dial dialer, name string, known []string) error {
 	found := false
 	err := dial(func(client adminpb.AdminClient) error {
-		said, err := client.Explain(cmd.Context(), &adminpb.ExplainRequest{})
+		ctx, cancel := context.WithTimeout(cmd.Context(), reachTimeout)
+		defer cancel()
+		said, err := client.Explain(ctx, &adminpb.ExplainRequest{})
 		for _, c := range said.GetConditions() {
 			known = append(known, c.GetReason())
 			if strings.EqualFold(c.GetReason(), name) {
@@ -78,17 +79,17 @@ func explainOther(cmd *cobra.Command, dial dialer, name string, known []string) 
 				}.print(cmd.OutOrStdout())
 			}
 		}
-		return err
+		if err != nil {
+			return callError{err}
+		}
+		return nil
 	})
 	if found {
 		return nil
 	}
 	asked := ""
-	if call := (callError{}); errors.As(err, &call) {
-		err = call.error
-	}
 	if err != nil {
-		asked = " (the node's server was not asked for others: " + printable.Line(status.Convert(err).Message(), maxCellBytes) + ")"
+		asked = " (the node's server was not asked for others: " + printable.Line(wording(err), maxCellBytes) + ")"
 	}
 	return fmt.Errorf("%s is no condition, step or event%s; they are: %s%s", printable.Name(name), meant(name, known), strings.Join(known, ", "), asked)
 }

@@ -54,7 +54,7 @@ func (f *claimFlags) run(c *cobra.Command, mode v1alpha1.Mode, arg, output strin
 	claim, is := strings.CutPrefix(arg, "pvc/")
 	only, set := "pvc/NAME", setOf(c.Flags(), "kubeconfig", "context", "namespace", "wait", "timeout", "evict")
 	if is {
-		only, set = "a VOLUME-ID", setOf(c.Flags(), "driver", "endpoint")
+		only, set = "a VOLUME-ID", setOf(c.Flags(), "driver", "path", "endpoint")
 	}
 	switch {
 	case len(set) > 0:

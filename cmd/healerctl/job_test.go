@@ -192,6 +192,7 @@ func TestJobRefused(t *testing.T) {
 		"no controller":   {"heal pvc/data -n other", nil, exitNoAnswer, "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)"},
 		"no name":         {"heal pvc/", nil, exitUsage, "pvc/: the name of a claim is missing"},
 		"a volume's flag": {"check pvc/data --driver=d", nil, exitUsage, "--driver: only with a VOLUME-ID"},
+		"a volume's path": {"check pvc/data --path=/p", nil, exitUsage, "--path: only with a VOLUME-ID"},
 		"a claim's flag":  {"check vol-1 --wait", nil, exitUsage, "--kubeconfig, --wait: only with pvc/NAME"},
 		"no claim":        {"heal vol-1 --evict", nil, exitUsage, "--kubeconfig, --evict: only with pvc/NAME"},
 		"both":            {"list -A -n shop", nil, exitUsage, "--all-namespaces and --namespace exclude each other"},

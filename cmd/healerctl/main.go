@@ -77,17 +77,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if code := outcome(0); err != nil && !errors.As(err, &code) {
-		text := strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
-		if call := (callError{}); errors.As(err, &call) {
-			text = wording(call)
-		}
-		_, _ = fmt.Fprintln(stderr, root.DisplayName()+": "+printable.Line(text, maxErrorBytes))
+		_, _ = fmt.Fprintln(stderr, root.DisplayName()+": "+printable.Line(wording(err), maxErrorBytes))
 	}
 	return exitCode(err)
 }
 
 // wording returns what a person reads of an error.
-func wording(call callError) string {
+func wording(err error) string {
+	var call callError
+	if !errors.As(err, &call) {
+		return strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
+	}
 	s := status.Convert(call.error)
 	if s.Code() == codes.Unimplemented && len(s.Details()) == 0 {
 		return "the server does not know this command: it is of another version, or another program (--endpoint)"

@@ -29,8 +29,8 @@ func newWhy(dial dialer) *cobra.Command {
 			seen = l.volumes
 			return cmp.Or(err, l.unlisted)
 		})
-		if call := (callError{}); errors.As(err, &call) {
-			err = errors.New(status.Convert(call.error).Message())
+		if err != nil {
+			err = errors.New(wording(err))
 		}
 		return seen, err
 	}}

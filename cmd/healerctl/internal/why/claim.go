@@ -126,10 +126,7 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 		}
 	}
 	if len(sick) > 0 {
-		p.because("VolumeUnhealthy", "claim "+claim.Name+": "+strings.Join(sick, "; "), p.heal(claim.Name), p.Program+" explain REASON says what each reason means")
+		p.because("VolumeUnhealthy", "claim "+claim.Name+": "+strings.Join(sick, "; "), p.Program+" heal pvc/"+claim.Name+" -n "+p.Namespace+", which does what is safe, and says what is not",
+			p.Program+" explain REASON says what each reason means")
 	}
-}
-
-func (p *podCase) heal(claim string) string {
-	return p.Program + " heal pvc/" + claim + " -n " + p.Namespace + ", which does what is safe, and says what is not"
 }

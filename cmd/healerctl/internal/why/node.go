@@ -85,7 +85,7 @@ func (p *podCase) waits(ctx context.Context, pool *worker.Pool, kubelet layout.K
 	switch {
 	case w.Program:
 		reason, at := "OtherMountHangs", "at a path that could not be read"
-		if last, err := ask(ctx, pool, readArgument, w.PID); err == nil {
+		if last, err := ask(ctx, pool, readArgument, w.PID); err == nil && last != "" {
 			at = last
 		}
 		if p.owns(kubelet, at) {
@@ -191,8 +191,9 @@ func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layo
 		living[pod.Annotations["kubernetes.io/config.hash"]] = true // kubelet's UID of a static pod
 	})
 	own := string(p.pod.UID)
-	if uid := own; p.stopping && len(found[uid]) > 0 && !p.runs() {
-		p.because("StillMounted", "the pod's containers have ended, and its volumes are still mounted: "+list(found[uid]), "on the node: journalctl -u kubelet | grep "+uid)
+	runs := slices.ContainsFunc(p.pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+	if p.stopping && len(found[own]) > 0 && !runs {
+		p.because("StillMounted", "the pod's containers have ended, and its volumes are still mounted: "+list(found[own]), "on the node: journalctl -u kubelet | grep "+own)
 	}
 	if !p.read("which pods node "+p.Node.Name+" has", err) {
 		return
@@ -216,10 +217,6 @@ func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layo
 		p.because("Leftovers", "kubelet has directories of pods that do not exist any more (orphaned pod) in "+kubelet.Pods()+": "+list(orphaned),
 			"remove nothing: what is mounted there would be emptied, and a file on the node's disk may be the only copy", "on the node: journalctl -u kubelet | grep UID")
 	}
-}
-
-func (p *podCase) runs() bool {
-	return slices.ContainsFunc(p.pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
 // list joins what is named of one kind.

@@ -92,7 +92,7 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 	return answer, nil
 }
 
-func (p *podCase) because(reason string, message string, toDo ...string) {
+func (p *podCase) because(reason, message string, toDo ...string) {
 	p.answer.add(reason, message, toDo...)
 }
 
@@ -131,19 +131,17 @@ func (p *podCase) kubectl(args string) string { return "kubectl " + args + " -n 
 func (p *podCase) node(ctx context.Context) {
 	name := p.pod.Spec.NodeName
 	if name == "" {
-		p.read("which nodes have a taint of node-healer", each(ctx, p.api, nodes, "", "", p.evicting))
+		err := each(ctx, p.api, nodes, "", "", func(node *corev1.Node) {
+			if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }) {
+				p.because("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+clustersettings.TaintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
+					"wait: the controller takes it off, after minutes at most; kubectl get volumehealjobs -A says how far it is")
+			}
+		})
+		p.read("which nodes have a taint of node-healer", err)
 		return
 	}
 	if reason, says := p.stateOf(ctx, name); reason != "" {
 		p.because(reason, says, outOfService(reason, name)...)
-	}
-}
-
-// evicting says of a node that takes no pods because a volume is staged anew there.
-func (p *podCase) evicting(node *corev1.Node) {
-	if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }) {
-		p.because("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+clustersettings.TaintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
-			"wait: the controller takes it off, after minutes at most; kubectl get volumehealjobs -A says how far it is")
 	}
 }
 
@@ -184,7 +182,7 @@ func (p *podCase) stateOf(ctx context.Context, name string) (reason, says string
 
 // outOfService returns what to do about a node. A pod that is deleted by force, or a volume
 // that is detached, while the node still writes loses data: the taint comes after the switch.
-func outOfService(reason string, node string) []string {
+func outOfService(reason, node string) []string {
 	switch reason {
 	case "NodeOutOfService":
 		return []string{"once the node has been started anew and is ready: kubectl taint node " + node + " " + corev1.TaintNodeOutOfService + "-"}
@@ -204,31 +202,26 @@ func (p *podCase) attached(ctx context.Context) {
 	if !p.mounting || p.pod.Spec.NodeName == "" || len(p.volumes) == 0 {
 		return
 	}
-	var elsewhere []*storagev1.VolumeAttachment
 	err := each(ctx, p.api, attachments, "", "", func(a *storagev1.VolumeAttachment) {
-		if a.Spec.NodeName != p.pod.Spec.NodeName && a.Spec.Source.PersistentVolumeName != nil {
-			elsewhere = append(elsewhere, a)
-		}
-	})
-	p.read("which nodes have the volumes attached", err)
-	for _, a := range elsewhere {
-		i := slices.IndexFunc(p.volumes, func(v volume) bool { return v.pv == *a.Spec.Source.PersistentVolumeName && !v.shared })
-		if i < 0 {
-			continue
+		i := slices.IndexFunc(p.volumes, func(v volume) bool {
+			return v.pv != "" && v.pv == ptr.Deref(a.Spec.Source.PersistentVolumeName, "") && !v.shared
+		})
+		if i < 0 || a.Spec.NodeName == p.pod.Spec.NodeName {
+			return
 		}
 		message := fmt.Sprintf("claim %s (volume %s) is attached to node %s, and only one node can have it (Multi-Attach)", p.volumes[i].claim, p.volumes[i].pv, a.Spec.NodeName)
 		if a.Status.DetachError != nil {
 			message += "; detaching fails: " + a.Status.DetachError.Message
 		}
-		reason, says := p.stateOf(ctx, a.Spec.NodeName)
-		if reason != "" {
+		if reason, says := p.stateOf(ctx, a.Spec.NodeName); reason != "" {
 			p.because("AttachedElsewhere", message+"; "+says, outOfService(reason, a.Spec.NodeName)...)
-			continue
+			return
 		}
 		p.because("AttachedElsewhere", message,
 			p.kubectl("get pods --field-selector=spec.nodeName="+a.Spec.NodeName)+" shows who has it there. One that runs: have both on one node, or scale it down. One that does not stop: "+p.Program+" why pod/NAME",
 			"nobody has it: kubectl describe volumeattachment "+a.Name+", and the log of "+a.Spec.Attacher+"'s controller (csi-attacher). The object and its finalizer stay: they say that the node may still write")
-	}
+	})
+	p.read("which nodes have the volumes attached", err)
 }
 
 // claimOf returns the claim of a pod's volume; empty if it has none.

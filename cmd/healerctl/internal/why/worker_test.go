@@ -15,14 +15,19 @@ func TestLastArgument(t *testing.T) {
 		{[]string{"a", "/the/last one"}, "/the/last one"},
 		{[]string{strings.Repeat("x", 100_000), "/the/last one"}, ""},
 	} {
-		cmd := exec.Command("sh", append([]string{"-c", "read x; :", "mount"}, c.arguments...)...)
+		cmd := exec.Command("sh", append([]string{"-c", "echo; read x; :", "mount"}, c.arguments...)...)
 		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		_, _ = stdout.Read(make([]byte, 1)) // before it runs it has no arguments
 		got, err := lastArgument(cmd.Process.Pid)
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%.40q, %v", got, err)
