@@ -223,11 +223,11 @@ func TestFindWithoutTheAPI(t *testing.T) {
 	a := newAdmin(t, &fakeHealer{}, p)
 	pod := ""
 	a.server.cfg.Names = func(context.Context, facts.VolumePath) (string, string) { return "", pod }
-	if _, _, _, err := a.find(asUID(0), "", "shop/web-0"); healer.KindOf(err) != healer.KindNotFound || !strings.Contains(err.Error(), "the API has not said") {
+	if _, _, _, err := a.find(asUID(0), "", "shop/web-0", ""); healer.KindOf(err) != healer.KindNotFound || !strings.Contains(err.Error(), "the API has not said") {
 		t.Error(err)
 	}
 	pod = "shop/other"
-	if _, _, _, err := a.find(asUID(0), "", "shop/web-0"); healer.KindOf(err) != healer.KindNotFound || strings.Contains(err.Error(), "the API has not said") {
+	if _, _, _, err := a.find(asUID(0), "", "shop/web-0", ""); healer.KindOf(err) != healer.KindNotFound || strings.Contains(err.Error(), "the API has not said") {
 		t.Error(err)
 	}
 }
