@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -37,7 +38,7 @@ func healsItsClaim(t *testing.T, n *Node, app *App) {
 	harness.Must(t, app.Read())
 	app.wasNotRestarted()
 	out, err = healerctl("list", "--namespace=default")
-	if err != nil || !strings.Contains(out, "data    healthy") {
+	if err != nil || !regexp.MustCompile(`(?m)^data +healthy`).MatchString(out) {
 		t.Errorf("healerctl: %v: %s", err, out)
 	}
 }
