@@ -15,6 +15,9 @@ func device(change func(*facts.BlockDevice)) func(*healer.Case) {
 	return superblock(func(sb *facts.Superblock) { change(sb.Device) })
 }
 
+// shut is an ext4 that shut itself down.
+var shut = superblock(func(sb *facts.Superblock) { sb.Shutdown = true })
+
 // reading is what a read of the device itself gave.
 func reading(e syscall.Errno) func(*healer.Case) {
 	return superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: facts.OpReadDevice, Errno: e} })
@@ -54,7 +57,13 @@ var deviceExamples = []example{
 	{"orphaned, and answers", with(mapping(facts.Mapping{Orphaned: true})), []string{"DeviceMappingDead target: lies on"}},
 	{"orphaned and suspended", with(mapping(facts.Mapping{Orphaned: true, Suspended: true}), hung()), []string{"DeviceMappingDead target: lies on"}},
 	{"gone with its mapping", with(mapping(facts.Mapping{Orphaned: true}), device(func(d *facts.BlockDevice) { d.Missing = true }), hung()), []string{"DeviceMissing target: sdb"}},
-	{"shut down above a dead mapping", with(mapping(facts.Mapping{Orphaned: true}), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
+	{"shut down above a dead mapping", with(shut, mapping(facts.Mapping{Orphaned: true})), []string{"FilesystemShutdown target:", "DeviceMappingDead target:"}},
+	{"shut down, and the device is gone", with(shut, device(func(d *facts.BlockDevice) { d.Missing = true }), reading(syscall.ENXIO)), []string{"FilesystemShutdown target:", "DeviceMissing target: sdb is gone"}},
+	{"shut down, and all paths failed", with(shut, deadPaths(2), reading(syscall.EIO)), []string{"FilesystemShutdown target:", "PathsFailed target:"}},
+	{"shut down, and the device is unreadable", with(shut, reading(syscall.EIO)), []string{"FilesystemShutdown target:", "DeviceReadError target:"}},
+	{"shut down, and silent", with(shut, hung()), []string{"FilesystemShutdown target:", "NotResponding target:"}},
+	{"shut down, and the device is smaller", with(shut, sized(1)), []string{"FilesystemShutdown target:", "DeviceSizeChanged target:"}},
+	{"shut down, and the device answers", with(shut), []string{"FilesystemShutdown target:"}},
 }
 
 // sized is a device of so many bytes; recorded were 1<<30.

@@ -28,10 +28,14 @@ const lateAnswers = 3
 
 // judgeSuperblock returns what is wrong with the filesystem or device behind a mount
 // point. A condition that makes it inaccessible is reported alone: what follows from it
-// is no second fault.
+// is no second fault. Only beside a filesystem that shut itself down stands what is wrong with
+// the device: ext4 shuts itself down when its device goes, and a new stage would then not help.
 func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 	ev := evaluator{c: c, p: p, sb: c.Superblock(p)} // one that is missing was not asked
-	for _, diagnose := range []func() []healer.Condition{ev.shutdown, ev.deviceGone, ev.notResponding, ev.failed, ev.shrunk} {
+	if found := ev.shutdown(); found != nil {
+		return append(found, ev.beneath()...)
+	}
+	for _, diagnose := range []func() []healer.Condition{ev.deviceGone, ev.notResponding, ev.failed, ev.shrunk} {
 		if found := diagnose(); found != nil {
 			return found
 		}
@@ -67,6 +71,19 @@ func (ev evaluator) shutdown() []healer.Condition {
 			"the %s that the overlay writes to shut itself down (super option shutdown)", healer.QuoteName(ev.sb.Upper.FSType))
 	}
 	return nil
+}
+
+// beneath returns what is wrong with the device of a filesystem that shut itself down.
+func (ev evaluator) beneath() []healer.Condition {
+	for _, diagnose := range []func() []healer.Condition{ev.deviceGone, ev.notResponding} {
+		if found := diagnose(); found != nil {
+			return found
+		}
+	}
+	if ev.sb.Answer.OfDevice() {
+		return ev.failed()
+	}
+	return slices.Concat(ev.shrunk(), ev.deviceWeak())
 }
 
 // notResponding judges a superblock that did not answer. The timeout is long, so one probe is
