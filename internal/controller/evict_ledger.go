@@ -54,7 +54,11 @@ type ledgerEntry struct {
 func (l ledgerEntry) open() bool { return l.End == 0 }
 
 // late reports whether the entry's taint has to go, whatever its job says.
-func (l ledgerEntry) late() bool { return time.Since(time.Unix(l.Start, 0)) > evictDeadline }
+func (l ledgerEntry) late() bool { return pastDeadline(l.Start) }
+
+// pastDeadline reports whether a taint of that time has to go. One from the future is as late: a
+// controller whose clock was ahead would else keep it for as long.
+func pastDeadline(start int64) bool { return time.Since(time.Unix(start, 0)).Abs() > evictDeadline }
 
 // ledger has the evictions that count.
 type ledger []ledgerEntry

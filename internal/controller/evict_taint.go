@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,61 +61,59 @@ func (s sweeper) Start(ctx context.Context) error {
 	}
 }
 
+// sweep goes on with other nodes where one cannot be read or written.
 func (r *Reconciler) sweep(ctx context.Context) error {
 	all, _, err := r.readLedger(ctx)
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	for _, entry := range all {
 		claim := entry.Namespace + "/" + entry.Claim
-		if !entry.open() || !r.claims.take(claim) {
-			continue // its job is at work
-		}
-		err := r.cleanAbandoned(ctx, entry)
-		r.claims.giveBack(claim)
-		if err != nil {
-			return err
+		switch {
+		case !entry.open():
+		case entry.late(): // also while other jobs keep the claim busy
+			errs = append(errs, r.clean(ctx, entry))
+		case r.claims.take(claim): // else its job is at work
+			errs = append(errs, r.cleanAbandoned(ctx, entry))
+			r.claims.giveBack(claim)
 		}
 	}
 	nodes := &corev1.NodeList{}
-	return eachPage(ctx, r.cfg.Reader, nodes, func() error {
+	errs = append(errs, eachPage(ctx, r.cfg.Reader, nodes, func() error {
 		for i := range nodes.Items {
-			if err := r.sweepNode(ctx, &nodes.Items[i]); err != nil {
-				return err
-			}
+			errs = append(errs, r.sweepNode(ctx, &nodes.Items[i]))
 		}
 		return nil
-	})
+	}))
+	return errors.Join(errs...)
 }
 
-// cleanAbandoned cleans up for a job that has ended or is gone, and for one that is late.
+// cleanAbandoned cleans up for a job that has ended or is gone.
 func (r *Reconciler) cleanAbandoned(ctx context.Context, entry ledgerEntry) error {
 	job := &v1alpha1.VolumeHealJob{}
 	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: entry.Namespace, Name: entry.Job}, job)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if goesOn := err == nil && job.UID == entry.JobUID && job.Status.Result == "" && job.DeletionTimestamp == nil; goesOn && !entry.late() {
+	if goesOn := err == nil && job.UID == entry.JobUID && job.Status.Result == "" && job.DeletionTimestamp == nil; goesOn {
 		return nil
 	}
 	return r.clean(ctx, entry)
 }
 
-// sweepNode removes our taints that have no open entry with their time. Those of entries that
-// are older than the deadline were removed before.
+// sweepNode removes our taints that are older than the deadline, and those that have no open
+// entry with their time. Where the ledger cannot be read, the former still go.
 func (r *Reconciler) sweepNode(ctx context.Context, node *corev1.Node) error {
 	ours := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }
 	if !slices.ContainsFunc(node.Spec.Taints, ours) {
 		return nil
 	}
 	// The ledger has an entry before a node has the taint, so it is read after the node.
-	all, _, err := r.readLedger(ctx)
-	if err != nil {
-		return err
-	}
-	return client.IgnoreNotFound(r.removeTaints(ctx, node, func(t corev1.Taint) bool {
-		return ours(t) && !slices.ContainsFunc(all, func(e ledgerEntry) bool {
+	all, _, unread := r.readLedger(ctx)
+	err := r.removeTaints(ctx, node, func(t corev1.Taint) bool {
+		start, _ := strconv.ParseInt(t.Value, 10, 64) // what is no time is of 1970
+		entered := unread != nil || slices.ContainsFunc(all, func(e ledgerEntry) bool {
 			return e.open() && e.Node == node.Name && t == taintOf(e.ClaimUID, e.Start)
 		})
-	}))
+		return ours(t) && (pastDeadline(start) || !entered)
+	})
+	return errors.Join(unread, client.IgnoreNotFound(err))
 }

@@ -201,6 +201,46 @@ func TestTaintsOfJobsThatAreGone(t *testing.T) {
 	})
 }
 
+// TestLateTaintsAreRemoved whatever keeps their job from it, and whatever the ledger says.
+func TestLateTaintsAreRemoved(t *testing.T) {
+	for name, hinder := range map[string]func(w *evictWorld){
+		"other jobs keep the claim busy": func(w *evictWorld) { w.reconciler.claims.take("ns/claim") },
+		"the ledger cannot be read": func(w *evictWorld) {
+			w.update("gateways", ledgerName, &corev1.ConfigMap{}, func(o client.Object) { o.(*corev1.ConfigMap).Data[ledgerKey] = "[" })
+		},
+		"the ledger was removed": func(w *evictWorld) {
+			w.remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}})
+		},
+		"the clock was a day ahead": func(w *evictWorld) {
+			ahead := time.Now().Add(24 * time.Hour).Unix()
+			must(w.t, w.reconciler.changeEntry(w.ctx, "job-uid", func(e *ledgerEntry) { e.Start = ahead }))
+			w.update("", "node-1", &corev1.Node{}, func(o client.Object) { o.(*corev1.Node).Spec.Taints[1] = taintOf("claim-uid", ahead) })
+		},
+		"another node cannot be written": func(w *evictWorld) {
+			before := theNode("node-0")
+			before.Spec.Taints = []corev1.Taint{taintOf("other", 0)}
+			w.create(before)
+			w.refuse = map[string]error{"node-0": errBudget}
+			must(w.t, w.reconciler.changeEntry(w.ctx, "job-uid", func(e *ledgerEntry) { e.End = time.Now().Unix() }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				for w.taintValue() == "" {
+					w.reconcile("job")
+				}
+				time.Sleep(evictDeadline + time.Minute)
+				hinder(w)
+				err := w.reconciler.sweep(t.Context())
+				if value := w.taintValue(); value != "" {
+					t.Errorf("the taint %s is left: %v", value, err)
+				}
+			})
+		})
+	}
+}
+
 // TestJobThatEndsOtherwiseLeavesNoTaint: its claim was deleted.
 func TestJobThatEndsOtherwiseLeavesNoTaint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

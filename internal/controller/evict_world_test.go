@@ -33,7 +33,7 @@ type evictWorld struct {
 	*world
 	ctx  context.Context
 	node *sickNode
-	// refuse is what the API says to evictions of pods by these names.
+	// refuse is what the API says to evictions of pods, and patches of nodes, by these names.
 	refuse map[string]error
 	// evicted are the pods that went, dryRuns how many evictions were only tried.
 	evicted []string
@@ -169,6 +169,9 @@ func (w *evictWorld) write(do func() error) error {
 func (w *evictWorld) interceptWrites(api client.Client) client.Client {
 	return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
 		Patch: func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if err := w.refuse[o.GetName()]; err != nil {
+				return err
+			}
 			return w.write(func() error { return api.Patch(ctx, o, patch, options...) })
 		},
 		Create: func(ctx context.Context, api client.WithWatch, o client.Object, options ...client.CreateOption) error {
