@@ -81,7 +81,7 @@ var limits = []struct{ what, limit string }{
 	{what: "the API: reports", limit: "{internal/cluster.requestQPS} requests a second, {internal/cluster.requestBurst} at once; {internal/cluster.maxPending} events wait"},
 	{
 		what: "controller",
-		limit: "{internal/controller.podsPerPage} pods in a page, one after a page of more than {internal/controller.maxPageBytes}; " +
+		limit: "{internal/controller.podsPerPage} pods, {internal/controller.objectsPerPage} other objects in a page, one after a page of more than {internal/controller.maxPageBytes}; " +
 			"an answer of {internal/controller.maxAnswerBytes}; {internal/controller.maxNodes} nodes of a job",
 	},
 	{

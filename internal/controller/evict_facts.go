@@ -25,12 +25,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
-const (
-	// objectsPerPage bounds one answer of the API where objects are small.
-	objectsPerPage = 100
-	// unfenced is the state of a NetworkFence that fences nothing.
-	unfenced = "Unfenced"
-)
+// unfenced is the state of a NetworkFence that fences nothing.
+const unfenced = "Unfenced"
+
+// everywhere lists the objects of all namespaces.
+var everywhere = client.ListOptions{Limit: objectsPerPage}
 
 // networkFences is the kind of CSI-Addons; a cluster without it has none.
 var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Version: "v1alpha1", Kind: "NetworkFenceList"}
@@ -129,12 +128,10 @@ func (r *Reconciler) readDaemons(ctx context.Context, e *evidence) error {
 
 // readVolumes looks for other PersistentVolumes with the driver's handle.
 func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
-	mine, pvs := e.volume.pv, &corev1.PersistentVolumeList{}
-	return eachPage(ctx, r.cfg.Reader, pvs, func() error {
-		for _, pv := range pvs.Items {
-			if csi := pv.Spec.CSI; csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
-				e.twins = append(e.twins, pv.Name)
-			}
+	mine := e.volume.pv
+	return list(ctx, r, &corev1.PersistentVolumeList{}, everywhere, func(pv *corev1.PersistentVolume) error {
+		if csi := pv.Spec.CSI; csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
+			e.twins = append(e.twins, pv.Name)
 		}
 		return nil
 	})
@@ -144,38 +141,20 @@ func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 	claims := &metav1.PartialObjectMetadataList{}
 	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
-	return eachPage(ctx, r.cfg.Reader, claims, func() error {
-		for _, claim := range claims.Items {
-			if len(e.sick) > maxSick || !saidSick(claim.Annotations) {
-				continue
-			}
-			v, err := r.readVolume(ctx, claim.Namespace, claim.Name)
-			switch end := (*ending)(nil); {
-			case errors.As(err, &end): // no volume of a driver
-			case err != nil:
-				return err
-			case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver:
-				e.sick = append(e.sick, claim.Namespace+"/"+claim.Name)
-			}
+	return list(ctx, r, claims, everywhere, func(claim *metav1.PartialObjectMetadata) error {
+		if len(e.sick) > maxSick || !saidSick(claim.Annotations) {
+			return nil
+		}
+		v, err := r.readVolume(ctx, claim.Namespace, claim.Name)
+		switch end := (*ending)(nil); {
+		case errors.As(err, &end): // no volume of a driver
+		case err != nil:
+			return err
+		case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver:
+			e.sick = append(e.sick, claim.Namespace+"/"+claim.Name)
 		}
 		return nil
 	})
-}
-
-// eachPage lists objects page by page, and visits each page.
-func eachPage(ctx context.Context, api client.Reader, list client.ObjectList, visit func() error) error {
-	page := client.ListOptions{Limit: objectsPerPage}
-	for {
-		if err := api.List(ctx, list, &page); err != nil {
-			return err
-		}
-		if err := visit(); err != nil {
-			return err
-		}
-		if page.Continue = list.GetContinue(); page.Continue == "" {
-			return nil
-		}
-	}
 }
 
 // saidSick reports whether a node says of a claim that its volume is sick.
@@ -190,27 +169,22 @@ func saidSick(annotations map[string]string) bool {
 }
 
 func (r *Reconciler) readFences(ctx context.Context, e *evidence) error {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(networkFences)
-	switch err := r.cfg.Reader.List(ctx, list); {
-	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	}
-	for i := range list.Items {
-		state, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "fenceState")
-		result, _, _ := unstructured.NestedString(list.Items[i].Object, "status", "result")
+	fences := &unstructured.UnstructuredList{}
+	fences.SetGroupVersionKind(networkFences)
+	err := list(ctx, r, fences, everywhere, func(f *unstructured.Unstructured) error {
+		state, _, _ := unstructured.NestedString(f.Object, "spec", "fenceState")
+		result, _, _ := unstructured.NestedString(f.Object, "status", "result")
 		if state == unfenced && result == "Succeeded" {
-			continue
+			return nil
 		}
-		cidrs, _, err := unstructured.NestedStringSlice(list.Items[i].Object, "spec", "cidrs")
-		if err != nil {
-			return fmt.Errorf("NetworkFence %s: %w", list.Items[i].GetName(), err)
-		}
-		e.fences = append(e.fences, fence{list.Items[i].GetName(), cidrs})
+		cidrs, _, err := unstructured.NestedStringSlice(f.Object, "spec", "cidrs")
+		e.fences = append(e.fences, fence{f.GetName(), cidrs})
+		return err
+	})
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // staged asks the node whether it has the volume staged, at its staging path alone.

@@ -76,11 +76,8 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 			r.claims.giveBack(claim)
 		}
 	}
-	nodes := &corev1.NodeList{}
-	errs = append(errs, eachPage(ctx, r.cfg.Reader, nodes, func() error {
-		for i := range nodes.Items {
-			errs = append(errs, r.sweepNode(ctx, &nodes.Items[i]))
-		}
+	errs = append(errs, list(ctx, r, &corev1.NodeList{}, everywhere, func(node *corev1.Node) error {
+		errs = append(errs, r.sweepNode(ctx, node))
 		return nil
 	}))
 	return errors.Join(errs...)

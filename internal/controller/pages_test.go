@@ -1,13 +1,21 @@
 package controller
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 // TestBoundPages refuses what is too large only where the list can go on with less.
@@ -27,6 +35,8 @@ func TestBoundPages(t *testing.T) {
 		"a small page":       {"/api/v1/namespaces/a/pods?limit=10", maxPageBytes, false},
 		"a large page":       {"/api/v1/namespaces/a/pods?limit=2", maxPageBytes + 1, true},
 		"one large pod":      {"/api/v1/namespaces/a/pods?limit=1", maxPageBytes + 1, false},
+		"large claims":       {"/api/v1/persistentvolumeclaims?limit=100", maxPageBytes + 1, true},
+		"large fences":       {"/apis/csiaddons.openshift.io/v1alpha1/networkfences?limit=100", maxPageBytes + 1, true},
 		"another list":       {"/apis/x/v1/jobs?limit=500", maxPageBytes + 1, false},
 		"a pod that is read": {"/api/v1/namespaces/a/pods/b?", maxPageBytes + 1, false},
 	} {
@@ -44,5 +54,48 @@ func TestBoundPages(t *testing.T) {
 				t.Errorf("read %d bytes of %d, %v", got, tc.size, err)
 			}
 		})
+	}
+}
+
+// TestListGoesOnAfterLargePages one by one, then with more, and visits each object once.
+func TestListGoesOnAfterLargePages(t *testing.T) {
+	var large []client.Object
+	for i := range 150 {
+		claim, _ := boundClaim()
+		claim.Name = fmt.Sprintf("c-%03d", i)
+		large = append(large, claim)
+	}
+	w := newWorld(t, large...)
+	var limits []int64
+	w.reconciler.cfg.Reader = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, api client.WithWatch, objects client.ObjectList, options ...client.ListOption) error {
+			page := (&client.ListOptions{}).ApplyOptions(options)
+			limits = append(limits, page.Limit)
+			if page.Limit > 8 {
+				return &url.Error{Err: errLargePage}
+			}
+			if err := api.List(ctx, objects); err != nil { // the fake has no pages
+				return err
+			}
+			claims := objects.(*corev1.PersistentVolumeClaimList)
+			begin, _ := strconv.Atoi(page.Continue)
+			end := min(begin+int(page.Limit), len(claims.Items))
+			if end < len(claims.Items) {
+				claims.Continue = strconv.Itoa(end)
+			}
+			claims.Items = claims.Items[begin:end]
+			return nil
+		},
+	})
+	seen := map[string]bool{}
+	must(t, list(t.Context(), w.reconciler, &corev1.PersistentVolumeClaimList{}, everywhere, func(claim *corev1.PersistentVolumeClaim) error {
+		if seen[claim.Name] {
+			t.Errorf("%s is visited again", claim.Name)
+		}
+		seen[claim.Name] = true
+		return nil
+	}))
+	if len(seen) != 151 || !slices.Equal(limits[:8], []int64{100, 1, 2, 4, 8, 16, 1, 2}) {
+		t.Errorf("visited %d, in pages of %v", len(seen), limits)
 	}
 }

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,38 +32,13 @@ func (r *Reconciler) readUsage(ctx context.Context, claim *corev1.PersistentVolu
 	return u, err
 }
 
-// eachPod lists pods page by page.
+// eachPod visits the pods of a namespace, or of all.
 func (r *Reconciler) eachPod(ctx context.Context, page client.ListOptions, visit func(*corev1.Pod)) error {
 	page.Limit = podsPerPage
-	for more := true; more; {
-		var err error
-		if more, err = r.nextPage(ctx, &page, visit); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// nextPage reads one page, while no other job reads one, and reports whether there is more.
-// Jobs take turns, so that a namespace with many pods does not keep those of others waiting.
-func (r *Reconciler) nextPage(ctx context.Context, page *client.ListOptions, visit func(*corev1.Pod)) (more bool, err error) {
-	if err := r.pages.Acquire(ctx, 1); err != nil {
-		return false, err
-	}
-	defer r.pages.Release(1)
-	pods := &corev1.PodList{}
-	switch err := r.cfg.Reader.List(ctx, pods, page); {
-	case errors.Is(err, errLargePage):
-		page.Limit = 1
-		return true, nil
-	case err != nil:
-		return false, err
-	}
-	for i := range pods.Items {
-		visit(&pods.Items[i])
-	}
-	page.Continue, page.Limit = pods.Continue, min(podsPerPage, 2*page.Limit)
-	return page.Continue != "", nil
+	return list(ctx, r, &corev1.PodList{}, page, func(pod *corev1.Pod) error {
+		visit(pod)
+		return nil
+	})
 }
 
 func (u *usage) add(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) {
