@@ -182,6 +182,7 @@ func TestRights(t *testing.T) {
 		"ClusterRole get storageclasses,csidrivers",
 		"ClusterRole get daemonsets",
 		"ClusterRole list networkfences",
+		"ClusterRole list poddisruptionbudgets",
 		"ClusterRole create pods/eviction",
 		"ClusterRole patch nodes",
 		"ClusterRole create,patch events",

@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,6 +22,7 @@ import (
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
 const (
@@ -54,7 +57,7 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 		p.until = time.Unix(all[i].End, 0).Add(newPodPatience)
 		return true, ctrl.Result{}, nil
 	default: // without an outcome the sweeper closed it
-		err = &ending{reason: ReasonEvictionGaveUp, message: cmp.Or(all[i].Outcome, "the eviction took too long")}
+		err = &ending{reason: ReasonEvictionGaveUp, message: cmp.Or(all[i].Outcome, p.tookTooLong())}
 	}
 	return false, result, err
 }
@@ -117,7 +120,10 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 	if staged, known, why := p.staged(ctx, next.Node); !known || !staged {
 		return refused(fmt.Sprintf("node %s does not say that it has the volume staged: %s", next.Node, why))
 	}
-	if why := p.tryEvictions(ctx, e.here()); why != "" {
+	switch why, err := p.tryEvictions(ctx, e.here()); {
+	case err != nil:
+		return ctrl.Result{}, err
+	case why != "":
 		return refused(why)
 	}
 	message := fmt.Sprintf("evict %s of node %s: %s", podNames(e.here()), next.Node, e.asked.message)
@@ -171,7 +177,7 @@ func (p *pass) wait(ctx context.Context, reason, why string) (ctrl.Result, error
 func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error) {
 	switch {
 	case entry.late():
-		return p.settle(ctx, entry, fmt.Sprintf("the volume was not unstaged within %v", evictDeadline))
+		return p.settle(ctx, entry, p.tookTooLong())
 	case entry.ClaimUID != p.volume.claim.UID:
 		return p.settle(ctx, entry, "another claim has its name now")
 	}
@@ -219,7 +225,10 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error)
 		return atOnce, err
 	}
 	if !begun { // pods may have come, or budgets changed, before the taint stood
-		if why := p.tryEvictions(ctx, todo); why != "" {
+		switch why, err := p.tryEvictions(ctx, todo); {
+		case err != nil:
+			return ctrl.Result{}, err
+		case why != "":
 			return p.settle(ctx, entry, why)
 		}
 	}
@@ -228,11 +237,20 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error)
 	case err != nil && !apierrors.IsNotFound(err) && !begun: // nothing has happened yet
 		return p.settle(ctx, entry, why)
 	case err != nil && !apierrors.IsNotFound(err):
-		return p.wait(ctx, ReasonEvicting, why)
+		return p.wait(ctx, ReasonEvicting, fmt.Sprintf("%d of %d pods were evicted; %s", len(entry.Pods)-len(todo), len(entry.Pods), why))
 	}
 	p.tell(&todo[0], p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted, so that node "+entry.Node+" stages volume "+p.volume.pv.Name+" anew")
 	p.progress(ReasonEvicting, "evicted pod "+todo[0].Name+" of node "+entry.Node)
 	return atOnce, p.save(ctx)
+}
+
+// tookTooLong names what was waited for, for example a budget that refused the second pod.
+func (p *pass) tookTooLong() string {
+	why := fmt.Sprintf("the volume was not unstaged within %v", evictDeadline)
+	if last := meta.FindStatusCondition(p.job.Status.Conditions, v1alpha1.ConditionProgressing); last != nil {
+		why += "; last: " + last.Message
+	}
+	return why
 }
 
 // progressOf compares the pods of an entry with those that use the volume now: todo are
@@ -253,14 +271,37 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 	return todo, ending, ""
 }
 
-// tryEvictions asks whether each pod may be evicted, without evicting it.
-func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) (why string) {
+// tryEvictions asks whether all pods may be evicted, without evicting one. The API is asked
+// for each, and says yes to two where a budget has room for one.
+func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) (why string, err error) {
 	for i := range pods {
 		if err := p.eviction(ctx, &pods[i], metav1.DryRunAll); err != nil {
-			return fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err)
+			return fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err), nil
 		}
 	}
-	return ""
+	inNamespace := client.ListOptions{Namespace: p.volume.claim.Namespace, Limit: objectsPerPage}
+	err = list(ctx, p.Reconciler, &policyv1.PodDisruptionBudgetList{}, inNamespace, func(budget *policyv1.PodDisruptionBudget) error {
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil {
+			return err
+		}
+		costs := 0 // pods that are not ready cost nothing
+		for i := range pods {
+			if ready(&pods[i]) && selector.Matches(labels.Set(pods[i].Labels)) {
+				costs++
+			}
+		}
+		if allowed := int(budget.Status.DisruptionsAllowed); costs > allowed {
+			why = fmt.Sprintf("PodDisruptionBudget %s allows %d evictions, not %d", budget.Name, allowed, costs)
+		}
+		return nil
+	})
+	return why, err
+}
+
+// ready reports whether a pod counts for its PodDisruptionBudgets.
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 }
 
 // eviction has the API evict a pod, as its PodDisruptionBudgets allow. Another pod of that

@@ -109,7 +109,7 @@ func (r *Reconciler) readDaemons(ctx context.Context, e *evidence) error {
 			return
 		}
 		names[client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}] = true
-		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+		if !ready(pod) {
 			e.notReady = pod.Namespace + "/" + pod.Name
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -71,12 +72,14 @@ func TestEvidenceIsRead(t *testing.T) {
 			w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "class", Annotations: map[string]string{"node-healer.csi-addons.io/mode": "check"}}})
 			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.StorageClassName = "class" })
 		}, "StorageClass class"},
-		"not staged":      {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
-		"a budget":        {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
-		"no settings":     {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
-		"another mode":    {func(w *evictWorld) { w.node.found = append(w.node.found, finding{"NotResponding", ""}) }, "NotResponding"},
-		"a pod elsewhere": {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
-		"no owner":        {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
+		"not staged":                         {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
+		"a budget":                           {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
+		"a budget for one of two ready pods": {func(w *evictWorld) { w.budget(1, "a", "b") }, "PodDisruptionBudget budget allows 1 evictions, not 2"},
+		"a budget for all ready pods":        {func(w *evictWorld) { w.budget(1, "b") }, ""},
+		"no settings":                        {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
+		"another mode":                       {func(w *evictWorld) { w.node.found = append(w.node.found, finding{"NotResponding", ""}) }, "NotResponding"},
+		"a pod elsewhere":                    {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
+		"no owner":                           {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
 		"others are fine": {func(w *evictWorld) {
 			w.create(sickVolume("c", "other")...)
 			w.create(networkFence("f", "Unfenced", "10.0.0.7/32"))
@@ -97,6 +100,23 @@ func TestEvidenceIsRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// budget is that of the pods in the namespace, of which these are ready.
+func (w *evictWorld) budget(allowed int32, ready ...string) {
+	w.t.Helper()
+	for _, name := range ready {
+		pod := &corev1.Pod{}
+		must(w.t, w.api.Get(w.ctx, client.ObjectKey{Namespace: "ns", Name: name}, pod))
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		must(w.t, w.api.Status().Update(w.ctx, pod))
+	}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "budget"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+	}
+	w.create(budget)
+	budget.Status.DisruptionsAllowed = allowed
+	must(w.t, w.api.Status().Update(w.ctx, budget))
 }
 
 func twin() client.Object {

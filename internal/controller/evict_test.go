@@ -110,7 +110,7 @@ func TestGivesUp(t *testing.T) {
 			node.Spec.Taints = node.Spec.Taints[:1]
 			must(w.t, w.api.Update(w.t.Context(), node))
 		}, "does not have the taint any more", 1},
-		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "was not unstaged within", 1},
+		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "within 10m0s; last: 1 of 2 pods were evicted; evict pod b: the disruption budget", 1},
 		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "was not unstaged within", 1},
 		"another claim": {2, func(w *evictWorld) {
 			claim, _ := boundClaim()

@@ -26,7 +26,7 @@ const (
 )
 
 // listed are the resources that list reads.
-var listed = []string{"pods", "persistentvolumeclaims", "persistentvolumes", "nodes", "networkfences"}
+var listed = []string{"pods", "persistentvolumeclaims", "persistentvolumes", "nodes", "networkfences", "poddisruptionbudgets"}
 
 // list visits the objects of a kind page by page.
 func list[T client.Object](ctx context.Context, r *Reconciler, kind client.ObjectList, page client.ListOptions, visit func(T) error) error {
