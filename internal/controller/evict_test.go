@@ -311,9 +311,15 @@ func TestThirdEvictionInAnHourIsRefused(t *testing.T) {
 	})
 }
 
-// TestLedgerThatCannotBeRead keeps from evictions: nobody knows what was evicted.
+// TestLedgerThatCannotBeRead keeps from evictions: nobody knows what was evicted. Other
+// jobs go on.
 func TestLedgerThatCannotBeRead(t *testing.T) {
-	w := newEvictWorld(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}, Data: map[string]string{ledgerKey: "["}})
+	check := aJob("check")
+	check.Spec.Mode = v1alpha1.ModeCheck
+	w := newEvictWorld(t, check, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}, Data: map[string]string{ledgerKey: "["}})
+	if job := w.run("check"); job.Status.Result != v1alpha1.ResultSucceeded {
+		t.Errorf("the check ended with %+v", job.Status)
+	}
 	if err := w.pass(); err == nil || w.taintValue() != "" || w.dryRuns != 0 {
 		t.Errorf("got %v; taint %q", err, w.taintValue())
 	}

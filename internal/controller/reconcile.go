@@ -72,9 +72,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	p := &pass{Reconciler: r, job: job, saved: job.DeepCopy()}
 	result, err := p.run(ctx)
 	if end := (*ending)(nil); errors.As(err, &end) {
-		// Whatever ends the job, its taint does not stay.
-		if err := p.cleanUp(ctx); err != nil {
-			return ctrl.Result{}, err
+		// Whatever ends an eviction, its taint does not stay.
+		if job.Spec.Mode == v1alpha1.ModeEvict {
+			if err := p.cleanUp(ctx); err != nil {
+				return ctrl.Result{}, err
+			}
 		}
 		return p.end(ctx, end)
 	}
