@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// evictDelay is how long an eviction waits before it looks again, on average.
+	// evictDelay is how long an eviction waits at least before it looks again, on average.
 	evictDelay = 2 * time.Second
 	// evictCheckTimeout bounds a node's checks: no taint stands longer for one that hangs.
 	evictCheckTimeout = 30 * time.Second
@@ -46,6 +46,10 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 		return false, ctrl.Result{}, err
 	}
 	i := slices.IndexFunc(all, func(e ledgerEntry) bool { return e.JobUID == p.job.UID })
+	p.waits = p.job.Status.StartTime.Time
+	if i >= 0 {
+		p.waits = time.Unix(all[i].Start, 0)
+	}
 	switch {
 	case i < 0:
 		result, err = p.consider(ctx, all)
@@ -71,6 +75,14 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 	refused := func(why string) (ctrl.Result, error) {
 		return ctrl.Result{}, &ending{reason: ReasonEvictionRefused, message: why}
 	}
+	settings, err := p.readSettings(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	allowed, why := parseSettings(settings, p.volume.pv.Spec.CSI.Driver)
+	if why != "" {
+		return refused(why)
+	}
 	pods, err := p.podsOf(ctx, p.volume.claim)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -81,14 +93,6 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 	}
 	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }) {
 		return p.awaitPod(ctx)
-	}
-	settings, err := p.readSettings(ctx)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	allowed, why := parseSettings(settings)
-	if why != "" {
-		return refused(why)
 	}
 	now := time.Now()
 	next := ledgerEntry{
@@ -117,8 +121,11 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 	}
 	// The node has to say that it has the volume staged, or its word that it has not would
 	// later mean nothing.
-	if staged, known, why := p.staged(ctx, next.Node); !known || !staged {
-		return refused(fmt.Sprintf("node %s does not say that it has the volume staged: %s", next.Node, why))
+	switch staged, known, why := p.staged(ctx, next.Node); {
+	case !known:
+		return p.awaitTurn(ctx, fmt.Sprintf("node %s did not say whether it has the volume staged: %s", next.Node, why))
+	case !staged:
+		return refused(fmt.Sprintf("node %s does not say that it has the volume staged", next.Node))
 	}
 	switch why, err := p.tryEvictions(ctx, e.here()); {
 	case err != nil:
@@ -166,9 +173,11 @@ func (p *pass) awaitTurn(ctx context.Context, why string) (ctrl.Result, error) {
 	return p.wait(ctx, ReasonEvictionWaits, why)
 }
 
+// wait comes back the later the longer the eviction waits: each time costs several lists of
+// the API.
 func (p *pass) wait(ctx context.Context, reason, why string) (ctrl.Result, error) {
 	p.progress(reason, why)
-	return later(evictDelay), p.save(ctx)
+	return later(min(max(evictDelay, time.Since(p.waits)/8), evictCheckTimeout)), p.save(ctx)
 }
 
 // goOn continues what has begun. The taint stands before the first pod is evicted: kubelet

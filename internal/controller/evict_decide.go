@@ -64,15 +64,12 @@ func (e *evidence) here() []corev1.Pod {
 // refused returns why no pod may be evicted; empty: all may. It is asked right before each
 // act: a pod that is evicted for nothing is harm, a volume that is not healed is a report.
 func (e *evidence) refused() string {
-	allowed, why := parseSettings(e.settings)
-	switch {
-	case why != "":
+	allowed, why := parseSettings(e.settings, e.volume.pv.Spec.CSI.Driver)
+	if why != "" {
 		return why
-	case !slices.Contains(allowed.Drivers, e.volume.pv.Spec.CSI.Driver):
-		return fmt.Sprintf("driver %s is not among the drivers of the setting evict", e.volume.pv.Spec.CSI.Driver)
 	}
 	for _, not := range []func() string{
-		e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.driverKeptAway, func() string { return e.noNewStageHelps(allowed) }, e.backendSick,
+		func() string { return e.noNewStageHelps(allowed) }, e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.driverKeptAway, e.backendSick,
 	} {
 		if why := not(); why != "" {
 			return why
@@ -81,8 +78,9 @@ func (e *evidence) refused() string {
 	return ""
 }
 
-// parseSettings returns what may be evicted for, or why nothing may.
-func parseSettings(data map[string]string) (clustersettings.Eviction, string) {
+// parseSettings returns what pods with a driver's volumes may be evicted for, or why they
+// may not.
+func parseSettings(data map[string]string, driver string) (clustersettings.Eviction, string) {
 	for key := range data {
 		if !slices.Contains(clustersettings.Keys, key) {
 			return clustersettings.Eviction{}, fmt.Sprintf("the settings have the unknown key %q", key)
@@ -96,8 +94,11 @@ func parseSettings(data map[string]string) (clustersettings.Eviction, string) {
 		return clustersettings.Eviction{}, "the cluster has no setting evict"
 	}
 	allowed, err := clustersettings.ParseEviction(text)
-	if err != nil {
+	switch {
+	case err != nil:
 		return clustersettings.Eviction{}, fmt.Sprintf("the setting evict: %v", err)
+	case !slices.Contains(allowed.Drivers, driver):
+		return clustersettings.Eviction{}, fmt.Sprintf("driver %s is not among the drivers of the setting evict", driver)
 	}
 	return allowed, ""
 }

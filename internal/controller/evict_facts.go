@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
@@ -34,19 +35,24 @@ var everywhere = client.ListOptions{Limit: objectsPerPage}
 // networkFences is the kind of CSI-Addons; a cluster without it has none.
 var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Version: "v1alpha1", Kind: "NetworkFenceList"}
 
-// readEvidence asks the API, and last the node, for all that a decision goes by. What
-// cannot be asked for is an error, and no decision.
+// readEvidence asks the node, and then the API for all that a decision goes by: the lists
+// only where the node says that the volume is sick, and the Node last, which is written to
+// next. What cannot be asked for is an error, and no decision.
 func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod) (*evidence, error) {
-	e := &evidence{volume: p.volume, pods: pods, namespace: &corev1.Namespace{}, node: &corev1.Node{}}
+	e := &evidence{volume: p.volume, pods: pods, namespace: &corev1.Namespace{}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}}
 	claim, pv := p.volume.claim, p.volume.pv
+	if here := e.here(); len(here) > 0 {
+		// With the path of a pod, so that what is wrong with its mount is found, too.
+		e.asked = p.check(ctx, node, p.volume.request(p.cfg.KubeletRoot, here[0].UID))
+	}
 	var err error
 	if e.settings, err = p.readSettings(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: claim.Namespace}, e.namespace); err != nil {
-		return nil, err
+	if !ptr.Deref(e.asked.abnormal, false) {
+		return e, ctx.Err()
 	}
-	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node); err != nil {
+	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: claim.Namespace}, e.namespace); err != nil {
 		return nil, err
 	}
 	if e.class, err = optional(ctx, p.cfg.Reader, pv.Spec.StorageClassName, &storagev1.StorageClass{}); err != nil {
@@ -60,11 +66,19 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod)
 			return nil, err
 		}
 	}
-	if here := e.here(); len(here) > 0 {
-		// With the path of a pod, so that what is wrong with its mount is found, too.
-		e.asked = p.nodes.call(ctx, node, v1alpha1.ModeCheck, p.volume.request(p.cfg.KubeletRoot, here[0].UID), min(p.timeout(), evictCheckTimeout))
+	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node); err != nil {
+		return nil, err
 	}
 	return e, ctx.Err()
+}
+
+// check asks a node about the volume, as one of the calls that it may get at a time.
+func (p *pass) check(ctx context.Context, node string, req *healerpb.NodeHealerRequest) outcome {
+	if !p.calls.take(node) {
+		return hindered(ReasonVolumeBusy, passing, "other jobs ask the node")
+	}
+	defer p.calls.giveBack(node)
+	return p.nodes.call(ctx, node, v1alpha1.ModeCheck, req, min(p.timeout(), evictCheckTimeout))
 }
 
 // optional returns a cluster-scoped object; nil: there is none.
@@ -193,7 +207,7 @@ func (r *Reconciler) readFences(ctx context.Context, e *evidence) error {
 func (p *pass) staged(ctx context.Context, node string) (staged, known bool, why string) {
 	req := p.volume.request(p.cfg.KubeletRoot, "")
 	req.VolumePath = ""
-	o := p.nodes.call(ctx, node, v1alpha1.ModeCheck, req, min(p.timeout(), evictCheckTimeout))
+	o := p.check(ctx, node, req)
 	switch {
 	case o.reason == ReasonVolumeNotFound:
 		return false, true, ""

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -123,6 +125,42 @@ func twin() client.Object {
 	_, pv := boundClaim()
 	pv.Name, pv.Spec.ClaimRef = "twin", nil
 	return pv
+}
+
+// TestEvictionsThatWaitCostLittle: a job for a driver that is not allowed reads and asks
+// nothing, and one for a node that is silent or busy reads no lists, and less and less often.
+func TestEvictionsThatWaitCostLittle(t *testing.T) {
+	silent := hindered(ReasonNodeNotReady, passing, "silent")
+	for name, tc := range map[string]struct {
+		change        func(w *evictWorld)
+		why           string
+		calls, passes int
+		lists         []string
+	}{
+		"a driver that is not allowed":              {func(w *evictWorld) { must(w.t, w.api.Update(w.ctx, theSettings("drivers: [another]\n"))) }, "not among the drivers", 0, 1, []string{}},
+		"a silent node":                             {func(w *evictWorld) { w.node.answer = &silent }, "did not answer: silent", 60, 60, []string{"*v1.PodList"}},
+		"a node that is silent of the staging path": {func(w *evictWorld) { w.node.staging = &silent }, "did not say whether it has the volume staged: silent", 120, 60, nil},
+		"a node that others ask":                    {func(w *evictWorld) { w.reconciler.calls.take("node-1") }, "other jobs ask the node", 0, 60, []string{"*v1.PodList"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				tc.change(w)
+				lists, passes := map[string]bool{}, 0
+				w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(_ client.Object, l client.ObjectList) bool {
+					if l != nil {
+						lists[fmt.Sprintf("%T", l)] = true
+					}
+					return false
+				})
+				w.kubelet = func() { passes++ }
+				says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, tc.why)
+				if w.node.calls > tc.calls || passes > tc.passes || tc.lists != nil && !slices.Equal(slices.Collect(maps.Keys(lists)), tc.lists) {
+					t.Errorf("%d calls and lists of %v in %d passes", w.node.calls, lists, passes)
+				}
+			})
+		})
+	}
 }
 
 // TestWhatCannotBeReadIsNoDecision: every list and read that fails keeps from evictions.

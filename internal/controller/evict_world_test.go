@@ -55,17 +55,21 @@ var errDead = errors.New("the process has ended")
 type sickNode struct {
 	found  []finding
 	staged bool
-	// answer replaces the answer to a check.
-	answer *outcome
-	checks int
+	// answer replaces the answer to a check, staging that at the staging path alone.
+	answer, staging *outcome
+	// calls are all, checks those that found out how the volume is.
+	calls, checks int
 }
 
 func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, _ time.Duration) outcome {
+	n.calls++
 	switch {
 	case mode == v1alpha1.ModeHeal:
 		panic("a heal was asked for")
 	case n.answer != nil:
 		return *n.answer
+	case req.GetVolumePath() == "" && n.staging != nil:
+		return *n.staging
 	case req.GetVolumePath() == "" && !n.staged:
 		return hindered(ReasonVolumeNotFound, final, "volume_path: does not exist on this node")
 	}
