@@ -149,7 +149,7 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 	}
 	busy := ""
 	err = p.changeLedger(ctx, func(l ledger) ledger {
-		if busy = l.busy(next, *allowed.Max); busy == "" {
+		if busy = cmp.Or(l.spent(next, *allowed.PerHour, now), l.busy(next, *allowed.Max)); busy == "" {
 			l = append(l, next)
 		}
 		return l
@@ -202,10 +202,10 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error)
 		return ctrl.Result{}, err
 	}
 	todo, ending, arrived := progressOf(entry, pods)
-	begun, tainted := len(todo) < len(entry.Pods), slices.Contains(node.Spec.Taints, taintOf(entry.ClaimUID, entry.Start))
+	begun, taint := len(todo) < len(entry.Pods), taintOf(entry.ClaimUID, entry.Start)
 	switch {
-	case begun && !tainted:
-		return p.settle(ctx, entry, "pods have ended, and the node does not have the taint any more")
+	case begun && !slices.Contains(node.Spec.Taints, taint):
+		return p.settle(ctx, entry, "pods have ended, and the node does not have the taint")
 	case arrived != "":
 		return p.settle(ctx, entry, "pod "+arrived+" came to the node meanwhile and uses the volume")
 	case len(todo) == 0 && ending > 0:
@@ -226,8 +226,11 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error)
 	if why := e.refused(); why != "" {
 		return p.settle(ctx, entry, why)
 	}
-	if !tainted {
-		err := p.writeTaints(ctx, node, append(slices.Clone(node.Spec.Taints), taintOf(entry.ClaimUID, entry.Start)))
+	switch tainted := slices.Contains(e.node.Spec.Taints, taint); {
+	case begun && !tainted, entry.late(): // meanwhile
+		return atOnce, nil
+	case !tainted:
+		err := p.writeTaints(ctx, e.node, append(slices.Clone(e.node.Spec.Taints), taint))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			return p.settle(ctx, entry, fmt.Sprintf("taint node %s: %v", entry.Node, err))
 		}
@@ -243,9 +246,11 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error)
 	}
 	err = p.eviction(ctx, &todo[0])
 	switch why := fmt.Sprintf("evict pod %s: %v", todo[0].Name, err); {
-	case err != nil && !apierrors.IsNotFound(err) && !begun: // nothing has happened yet
+	case apierrors.IsNotFound(err): // it went by itself
+		return atOnce, nil
+	case err != nil && !begun: // nothing has happened yet
 		return p.settle(ctx, entry, why)
-	case err != nil && !apierrors.IsNotFound(err):
+	case err != nil:
 		return p.wait(ctx, ReasonEvicting, fmt.Sprintf("%d of %d pods were evicted; %s", len(entry.Pods)-len(todo), len(entry.Pods), why))
 	}
 	p.tell(&todo[0], p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted, so that node "+entry.Node+" stages volume "+p.volume.pv.Name+" anew")
@@ -368,9 +373,12 @@ func (p *pass) tellAct(entry ledgerEntry, level, reason, message string) {
 	p.progress(reason, message)
 	claim := p.volume.claim
 	p.tell(claim, p.job, level, reason, message)
-	// An event on a node has the node's name as the UID, as kubelet's have.
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: entry.Node, UID: types.UID(entry.Node)}}
-	p.tell(node, p.job, level, reason, "claim "+claim.Namespace+"/"+claim.Name+": "+message)
+	p.tell(asInEvents(entry.Node), p.job, level, reason, "claim "+claim.Namespace+"/"+claim.Name+": "+message)
+}
+
+// asInEvents is a node as events name it: with its name as the UID, as kubelet's do.
+func asInEvents(node string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node)}}
 }
 
 func podNames(pods []corev1.Pod) string {

@@ -35,7 +35,11 @@ func (r *Reconciler) removeTaints(ctx context.Context, node *corev1.Node, gone f
 	if len(left) == len(node.Spec.Taints) {
 		return nil
 	}
-	return r.writeTaints(ctx, node, left)
+	if err := r.writeTaints(ctx, node, left); err != nil {
+		return err
+	}
+	r.cfg.Events.Eventf(asInEvents(node.Name), nil, corev1.EventTypeNormal, ReasonTaintRemoved, string(v1alpha1.ModeEvict), "%d taints of evictions were removed", len(node.Spec.Taints)-len(left))
+	return nil
 }
 
 // sweeper removes our taints that nobody will remove otherwise: of jobs that were deleted,

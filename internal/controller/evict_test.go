@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -109,7 +111,7 @@ func TestGivesUp(t *testing.T) {
 			node := w.theNode()
 			node.Spec.Taints = node.Spec.Taints[:1]
 			must(w.t, w.api.Update(w.t.Context(), node))
-		}, "does not have the taint any more", 1},
+		}, "pods have ended, and the node does not have the taint", 1},
 		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "within 10m0s; last: 1 of 2 pods were evicted; evict pod b: the disruption budget", 1},
 		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "was not unstaged within", 1},
 		"another claim": {2, func(w *evictWorld) {
@@ -176,6 +178,52 @@ func TestControllerEndsAnywhere(t *testing.T) {
 	}
 }
 
+// TestLimitsHoldForJobsAtTheSameTime: another controller writes an eviction of the claim down
+// after this one has read the ledger.
+func TestLimitsHoldForJobsAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		now := time.Now().Unix()
+		read := 0
+		w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(o client.Object, _ client.ObjectList) bool {
+			if kept, is := o.(*corev1.ConfigMap); is && kept.Name == ledgerName {
+				if read++; read == 2 {
+					ended := ledgerEntry{ClaimUID: "claim-uid", Start: now - 60, End: now - 50}
+					raw, err := json.Marshal(ledger{ended, ended})
+					must(t, err)
+					w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}, Data: map[string]string{ledgerKey: string(raw)}})
+				}
+			}
+			return false
+		})
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, "evicted 2 times within an hour")
+		w.clean()
+	})
+}
+
+// TestPodThatWentByItselfIsNotCalledEvicted although the eviction of its name was asked for.
+func TestPodThatWentByItselfIsNotCalledEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() {
+			w.kubeletEnds()
+			switch {
+			case len(w.evicted) == 1 && w.refuse == nil:
+				w.refuse = map[string]error{"b": apierrors.NewNotFound(corev1.Resource("pods"), "b")}
+			case w.refuse != nil && w.node.staged:
+				if said := condition(w.job("job"), v1alpha1.ConditionProgressing).Message; !strings.Contains(said, "evicted pod a") {
+					t.Errorf("says %q", said)
+				}
+				w.update("ns", "b", &corev1.Pod{}, func(o client.Object) { o.SetFinalizers(nil) })
+				w.remove(appPod("node-1", "b"))
+				w.kubeletEnds()
+			}
+			w.scheduler()
+		}
+		says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+	})
+}
+
 // TestTaintsOfJobsThatAreGone are removed, and no others.
 func TestTaintsOfJobsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -235,6 +283,16 @@ func TestLateTaintsAreRemoved(t *testing.T) {
 				err := w.reconciler.sweep(t.Context())
 				if value := w.taintValue(); value != "" {
 					t.Errorf("the taint %s is left: %v", value, err)
+				}
+				w.told.Events <- "" // the end
+				told := ""
+				for event := range w.told.Events {
+					if told += event; event == "" {
+						break
+					}
+				}
+				if !strings.Contains(told, ReasonTaintRemoved) {
+					t.Errorf("told are %q", told)
 				}
 			})
 		})

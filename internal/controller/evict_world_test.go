@@ -45,6 +45,7 @@ type evictWorld struct {
 	dies   int
 	after  bool
 	dead   bool
+	told   *events.FakeRecorder
 	// kubelet runs after each write.
 	kubelet func()
 }
@@ -57,8 +58,7 @@ type sickNode struct {
 	staged bool
 	// answer replaces the answer to a check, staging that at the staging path alone.
 	answer, staging *outcome
-	// calls are all, checks those that found out how the volume is.
-	calls, checks int
+	calls           int
 }
 
 func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, _ time.Duration) outcome {
@@ -73,7 +73,7 @@ func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *he
 	case req.GetVolumePath() == "" && !n.staged:
 		return hindered(ReasonVolumeNotFound, final, "volume_path: does not exist on this node")
 	}
-	if n.checks++; len(n.found) == 0 {
+	if len(n.found) == 0 {
 		return answered(false, "healthy", false)
 	}
 	o := answered(true, "abnormal", false)
@@ -142,8 +142,9 @@ func (w *evictWorld) restartEvict() {
 	w.t.Helper()
 	w.dead = false
 	api := w.interceptWrites(w.api)
+	w.told = events.NewFakeRecorder(1000)
 	r, err := New(Config{
-		Reader: notEndedPods(w.api), Writer: api, Events: events.NewFakeRecorder(1000), Metrics: prometheus.NewRegistry(),
+		Reader: notEndedPods(w.api), Writer: api, Events: w.told, Metrics: prometheus.NewRegistry(),
 		KubeletRoot: "/var/lib/kubelet", ConfigMap: "settings", MaxCalls: 8, MaxCallsPerNode: 1,
 		Gateways: Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity},
 	})

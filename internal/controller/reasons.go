@@ -27,6 +27,7 @@ const (
 	ReasonUnstaging       = "Unstaging"
 	ReasonUnstaged        = "Unstaged"
 	ReasonEvictionGaveUp  = "EvictionGaveUp"
+	ReasonTaintRemoved    = "TaintRemoved"
 
 	// The way to the node.
 	ReasonNodeNotReady         = "NodeNotReady"
