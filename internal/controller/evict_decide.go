@@ -264,7 +264,8 @@ func tolerates(tolerations []corev1.Toleration, taint corev1.Taint) bool {
 // found: a device or server that does not answer would not answer on the next node either,
 // and files in a bare directory are lost with the pod.
 var evictable = map[string]func(v volume, message string) bool{
-	clustersettings.FilesystemShutdown: func(volume, string) bool { return true },
+	// What an overlay writes to is no volume's, and its device is not looked at.
+	clustersettings.FilesystemShutdown: func(_ volume, message string) bool { return !strings.Contains(message, "overlay") },
 	clustersettings.FilesystemErrors:   func(volume, string) bool { return true },
 	// Of the superblock: a mount that is read-only by itself is the pod's own.
 	clustersettings.ReadOnlyFilesystem: func(_ volume, message string) bool {
@@ -272,7 +273,7 @@ var evictable = map[string]func(v volume, message string) bool{
 	},
 	// An xfs that shut itself down answers EIO.
 	clustersettings.IOError: func(v volume, message string) bool {
-		return v.pv.Spec.CSI.FSType == "xfs" && strings.Contains(message, "EIO")
+		return v.pv.Spec.CSI.FSType == "xfs" && strings.Contains(message, "(EIO)")
 	},
 }
 

@@ -108,7 +108,11 @@ func TestNoPodIsEvicted(t *testing.T) {
 		"stale in a container":        {found(finding{"StaleInContainers", ""}), "StaleInContainers"},
 		"the mount is read-only":      {found(finding{"ReadOnlyFilesystem", "target: the mount is read-only, recorded was read-write"}), "not known that a new stage ends this ReadOnlyFilesystem"},
 		"an overlay":                  {found(finding{"ReadOnlyFilesystem", "the filesystem that the overlay writes to is read-only"}), "not known"},
-		"an ext4 answers EIO":         {found(finding{"IOError", "target: statx: EIO"}), "not known"},
+		"an ext4 answers EIO":         {found(finding{"IOError", "target: statx: input/output error (EIO)"}), "not known"},
+		"an xfs answers EREMOTEIO": {func(e *evidence) {
+			e.volume.pv.Spec.CSI.FSType, e.asked.found = "xfs", []finding{{"IOError", "target: statx: remote I/O error (EREMOTEIO)"}}
+		}, "not known"},
+		"what an overlay writes to": {found(finding{"FilesystemShutdown", "the ext4 that the overlay writes to shut itself down"}), "not known"},
 		"a reason nobody asked for":   {found(finding{"FilesystemErrors", "ext4 counted 2 errors"}), "nothing was found"},
 		"a reason that is not set":    {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: [IOError]" }, "FilesystemShutdown is not among the reasons"},
 		"no reasons are set":          {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: []" }, "FilesystemShutdown is not among the reasons"},
@@ -135,7 +139,7 @@ func TestPodsAreEvictedFor(t *testing.T) {
 			e.asked.found = []finding{{"ReadOnlyFilesystem", "staging: the filesystem turned read-only after an error (emergency_ro)"}, {"FilesystemErrors", "ext4 counted 2 errors"}}
 		},
 		"xfs": func(e *evidence) {
-			e.volume.pv.Spec.CSI.FSType, e.asked.found[0] = "xfs", finding{"IOError", "staging: statx: EIO"}
+			e.volume.pv.Spec.CSI.FSType, e.asked.found[0] = "xfs", finding{"IOError", "staging: statx: input/output error (EIO)"}
 		},
 		"errors, asked for": func(e *evidence) {
 			e.settings["evict"] = "drivers: [driver]\nreasons: [FilesystemErrors]"
