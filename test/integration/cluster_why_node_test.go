@@ -170,5 +170,5 @@ func TestWhyUnhealthyHere(t *testing.T) {
 	v, disk := p.NewFUSEDisk("dead", harness.FUSEConfig{})
 	pod := p.uses(v, running)
 	disk.Kill()
-	p.eventually(pod, "VolumeUnhealthy", "on this node: abnormal Disconnected", "1. healerctl heal --driver="+harness.Driver)
+	p.eventually(pod, "VolumeUnhealthy", "on this node: abnormal: Disconnected", "1. healerctl heal --driver="+harness.Driver)
 }
