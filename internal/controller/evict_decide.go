@@ -22,6 +22,9 @@ const (
 	maxSick = 3
 	// maxEvicted is how many pods one job evicts: MaxItems of its schema.
 	maxEvicted = 100
+	// maxOthers is how many other volumes the evicted pods may have together: the node is
+	// asked for each.
+	maxOthers = 20
 )
 
 // evidence is what a decision to evict goes by. It is asked for anew before each act.
@@ -36,6 +39,8 @@ type evidence struct {
 	node   *corev1.Node
 	// pods are those that use the claim and have not ended, on all nodes.
 	pods []corev1.Pod
+	// others are the other volumes of those on the node.
+	others []otherVolume
 	// daemons are the driver's DaemonSets with a pod on the node.
 	daemons []appsv1.DaemonSet
 	// notReady is one of their pods on the node that is not ready.
@@ -47,6 +52,13 @@ type evidence struct {
 	// fences are the NetworkFences that fence or may fence.
 	fences []fence
 	// asked is what the node said of the volume.
+	asked outcome
+}
+
+// otherVolume is a volume that a pod loses, too, and what the node said of it.
+type otherVolume struct {
+	volume
+
 	asked outcome
 }
 
@@ -69,7 +81,7 @@ func (e *evidence) refused() string {
 		return why
 	}
 	for _, not := range []func() string{
-		func() string { return e.noNewStageHelps(allowed) }, e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.driverKeptAway, e.backendSick,
+		func() string { return e.noNewStageHelps(allowed) }, e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.othersLost, e.driverKeptAway, e.backendSick,
 	} {
 		if why := not(); why != "" {
 			return why
@@ -115,6 +127,9 @@ func (e *evidence) annotatedAgainst() string {
 	}
 	for i := range e.pods {
 		all = append(all, annotated{"Pod", &e.pods[i]})
+	}
+	for _, other := range e.others {
+		all = append(all, annotated{"PersistentVolumeClaim", other.claim}, annotated{"PersistentVolume", other.pv})
 	}
 	for _, a := range all {
 		for key, allows := range map[string]string{clustersettings.ModeAnnotation: clustersettings.ModeHeal, clustersettings.EvictAnnotation: "true"} {
@@ -170,10 +185,12 @@ func (e *evidence) heldElsewhere() string {
 	return ""
 }
 
+const safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
 // keepAnnotations are those by which a pod asks not to be evicted, and the value with which
 // it does not ask.
 var keepAnnotations = map[string]string{
-	"cluster-autoscaler.kubernetes.io/safe-to-evict":     "true",
+	safeToEvict:                                          "true",
 	"karpenter.sh/do-not-disrupt":                        "false",
 	"karpenter.sh/do-not-evict":                          "false",
 	"descheduler.alpha.kubernetes.io/no-eviction":        "false",
@@ -219,6 +236,8 @@ func (e *evidence) podStays(pod *corev1.Pod) string {
 		return "has no controller that would make a new one"
 	case !makesNewPods(owner):
 		return fmt.Sprintf("is of a %s, which is not known to make a new one elsewhere", owner.Kind)
+	case pod.Annotations[safeToEvict] != "true" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }):
+		return fmt.Sprintf("has an emptyDir, which would be lost, and not the annotation %s=true", safeToEvict)
 	}
 	return ""
 }
@@ -228,6 +247,27 @@ func (e *evidence) podStays(pod *corev1.Pod) string {
 func makesNewPods(owner *metav1.OwnerReference) bool {
 	group, _, _ := strings.Cut(owner.APIVersion, "/")
 	return group == appsv1.GroupName && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet")
+}
+
+// othersLost: another volume of the pods has something that is lost with them, for example
+// files in its bare directory, or may have.
+func (e *evidence) othersLost() string {
+	if len(e.others) > maxOthers {
+		return fmt.Sprintf("the pods have more than %d other volumes", maxOthers)
+	}
+	for _, other := range e.others {
+		why := notCured(other.volume, other.asked.found)
+		switch sick := other.asked.abnormal; {
+		case sick == nil:
+			why = fmt.Sprintf("node %s did not answer for it: %s", e.node.Name, other.asked.message)
+		case *sick && len(other.asked.found) == 0:
+			why = "node " + e.node.Name + " did not say what it found"
+		}
+		if why != "" {
+			return fmt.Sprintf("the pods use claim %s, too: %s", other.claim.Name, why)
+		}
+	}
+	return ""
 }
 
 // driverKeptAway: if a driver's pod that the taint keeps away was made anew meanwhile,
@@ -283,14 +323,12 @@ func (e *evidence) noNewStageHelps(allowed clustersettings.Eviction) string {
 	if e.asked.abnormal == nil {
 		return fmt.Sprintf("node %s did not answer: %s", e.node.Name, e.asked.message)
 	}
+	if why := notCured(e.volume, e.asked.found); why != "" {
+		return why
+	}
 	asked := false
 	for _, f := range e.asked.found {
-		cured, known := evictable[f.reason]
 		switch {
-		case !known:
-			return fmt.Sprintf("no new stage ends %s: %s", f.reason, f.message)
-		case !cured(e.volume, f.message):
-			return fmt.Sprintf("it is not known that a new stage ends this %s: %s", f.reason, f.message)
 		case slices.Contains(allowed.Reasons, f.reason):
 			asked = true
 		case f.reason != clustersettings.FilesystemErrors: // which come with others
@@ -299,6 +337,19 @@ func (e *evidence) noNewStageHelps(allowed clustersettings.Eviction) string {
 	}
 	if !asked {
 		return fmt.Sprintf("nothing was found on node %s that pods may be evicted for: %s", e.node.Name, e.asked.message)
+	}
+	return ""
+}
+
+// notCured says which finding of a volume a new stage does not end; empty: it ends all.
+func notCured(v volume, found []finding) string {
+	for _, f := range found {
+		switch cured, known := evictable[f.reason]; {
+		case !known:
+			return fmt.Sprintf("no new stage ends %s: %s", f.reason, f.message)
+		case !cured(v, f.message):
+			return fmt.Sprintf("it is not known that a new stage ends this %s: %s", f.reason, f.message)
+		}
 	}
 	return ""
 }

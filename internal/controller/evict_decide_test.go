@@ -44,6 +44,13 @@ func TestNoPodIsEvicted(t *testing.T) {
 	tolerations := func(all ...corev1.Toleration) func(*evidence) {
 		return func(e *evidence) { e.daemons[0].Spec.Template.Spec.Tolerations = all }
 	}
+	other := func(asked outcome, found ...finding) func(*evidence) {
+		return func(e *evidence) {
+			claim, pv := boundClaim()
+			claim.Name, asked.found = "other", found
+			e.others = []otherVolume{{volume{claim, pv}, asked}}
+		}
+	}
 	const mode, evict = clustersettings.ModeAnnotation, clustersettings.EvictAnnotation
 	for name, tc := range map[string]struct {
 		change func(*evidence)
@@ -94,25 +101,42 @@ func TestNoPodIsEvicted(t *testing.T) {
 		"it tolerates no value":      {tolerations(corev1.Toleration{Key: taintKey}), "does not tolerate"},
 		"it tolerates another claim": {tolerations(corev1.Toleration{Key: clustersettings.TaintPrefix + "x", Operator: corev1.TolerationOpExists}), "does not tolerate"},
 
-		"the node did not answer":     {func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") }, "did not answer: down"},
-		"healthy":                     {func(e *evidence) { e.asked = answered(false, "healthy", false) }, "nothing was found"},
-		"the device is gone":          {found(shutdown, finding{"DeviceMissing", "gone"}), "no new stage ends DeviceMissing"},
-		"the device does not answer":  {found(shutdown, finding{"DeviceReadError", "EIO"}), "DeviceReadError"},
-		"no path to the device":       {found(shutdown, finding{"PathsFailed", ""}), "PathsFailed"},
-		"the server does not answer":  {found(shutdown, finding{"ServerUnreachable", ""}), "ServerUnreachable"},
-		"no answer":                   {found(shutdown, finding{"NotResponding", ""}), "NotResponding"},
-		"files in a bare directory":   {found(shutdown, finding{"TargetNotEmpty", ""}), "TargetNotEmpty"},
-		"a container wrote into it":   {found(shutdown, finding{"ContainerOnBareDirectory", ""}), "ContainerOnBareDirectory"},
-		"a smaller device":            {found(shutdown, finding{"DeviceSizeChanged", ""}), "DeviceSizeChanged"},
-		"a part could not judge":      {found(shutdown, finding{"ProviderFailed", ""}), "ProviderFailed"},
-		"stale in a container":        {found(finding{"StaleInContainers", ""}), "StaleInContainers"},
-		"the mount is read-only":      {found(finding{"ReadOnlyFilesystem", "target: the mount is read-only, recorded was read-write"}), "not known that a new stage ends this ReadOnlyFilesystem"},
-		"an overlay":                  {found(finding{"ReadOnlyFilesystem", "the filesystem that the overlay writes to is read-only"}), "not known"},
-		"an ext4 answers EIO":         {found(finding{"IOError", "target: statx: input/output error (EIO)"}), "not known"},
+		"an emptyDir": {pod(func(p *corev1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+		}), "has an emptyDir"},
+		"files in another volume's directory": {other(answered(true, "", false), finding{"TargetNotEmpty", ""}), "claim other, too: no new stage ends TargetNotEmpty"},
+		"a container in another volume's":     {other(answered(true, "", false), shutdown, finding{"ContainerOnBareDirectory", ""}), "ContainerOnBareDirectory"},
+		"no answer for another volume":        {other(hindered(ReasonVolumeBusy, passing, "busy")), "did not answer for it: busy"},
+		"another volume, sick of what":        {other(answered(true, "", false)), "did not say what it found"},
+		"very many other volumes":             {func(e *evidence) { e.others = make([]otherVolume, 21); fillOthers(e.others) }, "more than 20 other volumes"},
+		"another claim's mode": {func(e *evidence) {
+			other(answered(false, "", false))(e)
+			annotate(e.others[0].claim, mode, "check")
+		}, "PersistentVolumeClaim other"},
+		"another volume forbids it": {func(e *evidence) {
+			other(answered(false, "", false))(e)
+			annotate(e.others[0].pv, evict, "false")
+		}, "PersistentVolume pv"},
+
+		"the node did not answer":    {func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") }, "did not answer: down"},
+		"healthy":                    {func(e *evidence) { e.asked = answered(false, "healthy", false) }, "nothing was found"},
+		"the device is gone":         {found(shutdown, finding{"DeviceMissing", "gone"}), "no new stage ends DeviceMissing"},
+		"the device does not answer": {found(shutdown, finding{"DeviceReadError", "EIO"}), "DeviceReadError"},
+		"no path to the device":      {found(shutdown, finding{"PathsFailed", ""}), "PathsFailed"},
+		"the server does not answer": {found(shutdown, finding{"ServerUnreachable", ""}), "ServerUnreachable"},
+		"no answer":                  {found(shutdown, finding{"NotResponding", ""}), "NotResponding"},
+		"files in a bare directory":  {found(shutdown, finding{"TargetNotEmpty", ""}), "TargetNotEmpty"},
+		"a container wrote into it":  {found(shutdown, finding{"ContainerOnBareDirectory", ""}), "ContainerOnBareDirectory"},
+		"a smaller device":           {found(shutdown, finding{"DeviceSizeChanged", ""}), "DeviceSizeChanged"},
+		"a part could not judge":     {found(shutdown, finding{"ProviderFailed", ""}), "ProviderFailed"},
+		"stale in a container":       {found(finding{"StaleInContainers", ""}), "StaleInContainers"},
+		"the mount is read-only":     {found(finding{"ReadOnlyFilesystem", "target: the mount is read-only, recorded was read-write"}), "not known that a new stage ends this ReadOnlyFilesystem"},
+		"an overlay":                 {found(finding{"ReadOnlyFilesystem", "the filesystem that the overlay writes to is read-only"}), "not known"},
+		"an ext4 answers EIO":        {found(finding{"IOError", "target: statx: input/output error (EIO)"}), "not known"},
 		"an xfs answers EREMOTEIO": {func(e *evidence) {
 			e.volume.pv.Spec.CSI.FSType, e.asked.found = "xfs", []finding{{"IOError", "target: statx: remote I/O error (EREMOTEIO)"}}
 		}, "not known"},
-		"what an overlay writes to": {found(finding{"FilesystemShutdown", "the ext4 that the overlay writes to shut itself down"}), "not known"},
+		"what an overlay writes to":   {found(finding{"FilesystemShutdown", "the ext4 that the overlay writes to shut itself down"}), "not known"},
 		"a reason nobody asked for":   {found(finding{"FilesystemErrors", "ext4 counted 2 errors"}), "nothing was found"},
 		"a reason that is not set":    {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: [IOError]" }, "FilesystemShutdown is not among the reasons"},
 		"no reasons are set":          {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: []" }, "FilesystemShutdown is not among the reasons"},
@@ -123,6 +147,12 @@ func TestNoPodIsEvicted(t *testing.T) {
 		if why := e.refused(); !strings.Contains(why, tc.why) || why == "" {
 			t.Errorf("%s: got %q, want %q", name, why, tc.why)
 		}
+	}
+}
+
+func fillOthers(others []otherVolume) {
+	for i := range others {
+		others[i].claim, others[i].pv = boundClaim()
 	}
 }
 
@@ -148,6 +178,13 @@ func TestPodsAreEvictedFor(t *testing.T) {
 		"allowed by all": func(e *evidence) {
 			e.namespace.Annotations = map[string]string{clustersettings.EvictAnnotation: "true", clustersettings.ModeAnnotation: "heal"}
 			e.pods[0].Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": "false"}
+		},
+		"an emptyDir, safe to evict": func(e *evidence) {
+			e.pods[0].Annotations = map[string]string{safeToEvict: "true"}
+			e.pods[0].Spec.Volumes = append(e.pods[0].Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		},
+		"another volume shut down, too": func(e *evidence) {
+			e.others = []otherVolume{{e.volume, e.asked}}
 		},
 		"no class": func(e *evidence) { e.class = nil },
 		"a StatefulSet": func(e *evidence) {

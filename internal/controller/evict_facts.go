@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +62,7 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod)
 	if e.driver, err = optional(ctx, p.cfg.Reader, pv.Spec.CSI.Driver, &storagev1.CSIDriver{}); err != nil {
 		return nil, err
 	}
-	for _, read := range []func(context.Context, *evidence) error{p.readDaemons, p.readVolumes, p.readSick, p.readFences} {
+	for _, read := range []func(context.Context, *evidence) error{p.readOthers, p.readDaemons, p.readVolumes, p.readSick, p.readFences} {
 		if err := read(ctx, e); err != nil {
 			return nil, err
 		}
@@ -108,6 +109,27 @@ func (r *Reconciler) podsOf(ctx context.Context, claim *corev1.PersistentVolumeC
 		}
 	})
 	return pods, err
+}
+
+// readOthers asks the node for the other volumes of the pods that are to be evicted.
+func (p *pass) readOthers(ctx context.Context, e *evidence) error {
+	for _, pod := range e.here() {
+		for _, v := range pod.Spec.Volumes {
+			name := claimOf(&pod, v)
+			if name == "" || name == e.volume.claim.Name || len(e.others) > maxOthers {
+				continue
+			}
+			other, err := p.readVolume(ctx, pod.Namespace, name)
+			switch end := (*ending)(nil); {
+			case errors.As(err, &end): // no volume of a driver
+			case err != nil:
+				return err
+			default:
+				e.others = append(e.others, otherVolume{other, p.check(ctx, pod.Spec.NodeName, other.request(p.cfg.KubeletRoot, pod.UID))})
+			}
+		}
+	}
+	return nil
 }
 
 // readDaemons finds the driver's DaemonSets by the directory that drivers keep for kubelet.
@@ -171,11 +193,17 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 	})
 }
 
+// staleAfter is more than twice as long as a node takes to write the annotation anew.
+const staleAfter = 3 * time.Hour
+
 // saidSick reports whether a node says of a claim that its volume is sick.
 func saidSick(annotations map[string]string) bool {
 	for key, text := range annotations {
 		var value volumehealth.Value
-		if strings.HasPrefix(key, volumehealth.Annotation) && json.Unmarshal([]byte(text), &value) == nil && value.State == volumehealth.Unhealthy {
+		if !strings.HasPrefix(key, volumehealth.Annotation) || json.Unmarshal([]byte(text), &value) != nil || value.State != volumehealth.Unhealthy {
+			continue
+		}
+		if checked, err := time.Parse(time.RFC3339, value.LastChecked); err != nil || time.Since(checked) < staleAfter {
 			return true
 		}
 	}

@@ -54,7 +54,9 @@ var errDead = errors.New("the process has ended")
 
 // sickNode is the node that is asked.
 type sickNode struct {
-	found  []finding
+	found []finding
+	// others are found at other volumes.
+	others []finding
 	staged bool
 	// answer replaces the answer to a check, staging that at the staging path alone.
 	answer, staging *outcome
@@ -73,11 +75,15 @@ func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *he
 	case req.GetVolumePath() == "" && !n.staged:
 		return hindered(ReasonVolumeNotFound, final, "volume_path: does not exist on this node")
 	}
-	if len(n.found) == 0 {
+	found := n.found
+	if req.GetVolumeId() != "handle" {
+		found = n.others
+	}
+	if len(found) == 0 {
 		return answered(false, "healthy", false)
 	}
 	o := answered(true, "abnormal", false)
-	o.found = n.found
+	o.found = found
 	return o
 }
 

@@ -55,12 +55,17 @@ func (u *usage) add(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) {
 // (ephemeral).
 func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			return v.PersistentVolumeClaim.ClaimName == claim.Name
-		case v.Ephemeral != nil:
-			return pod.Name+"-"+v.Name == claim.Name && metav1.IsControlledBy(claim, pod)
-		}
-		return false
+		return claimOf(pod, v) == claim.Name && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
 	})
+}
+
+// claimOf returns the name of the claim of a pod's volume; empty: it is of no claim.
+func claimOf(pod *corev1.Pod, v corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
 }
