@@ -89,15 +89,23 @@ func TestNothingIsMounted(t *testing.T) {
 	}
 }
 
-// TestTaintsAreOurs compares the policy with the account.
-func TestTaintsAreOurs(t *testing.T) {
+// TestPoliciesAreForTheAccount compares the policies with the account.
+func TestPoliciesAreForTheAccount(t *testing.T) {
 	policy, err := os.ReadFile("admission.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	account := `== "system:serviceaccount:` + deployment(t).Namespace + ":" + deployment(t).Spec.Template.Spec.ServiceAccountName + `"`
-	if n := strings.Count(string(policy), account); n != 2 {
-		t.Errorf("%d policies are for the account, want 2", n)
+	if n := strings.Count(string(policy), account); n != 3 {
+		t.Errorf("%d policies are for the account, want 3", n)
+	}
+}
+
+// TestLedgerIsShippedEmpty: data in the manifest would replace what was evicted.
+func TestLedgerIsShippedEmpty(t *testing.T) {
+	kept := read[corev1.ConfigMap](t, "ledger.yaml")[0]
+	if kept.Name != "node-healer-evictions" || kept.Namespace != deployment(t).Namespace || kept.Data != nil || kept.BinaryData != nil {
+		t.Errorf("got %+v", kept)
 	}
 }
 
@@ -196,7 +204,6 @@ func TestRights(t *testing.T) {
 		"Role create,patch events",
 		"Role get configmaps node-healer,node-healer-evictions",
 		"Role update configmaps node-healer-evictions",
-		"Role create configmaps",
 	}
 	if !slices.Equal(all, want) {
 		t.Errorf("got %q", all)

@@ -155,6 +155,8 @@ func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
 		return l
 	})
 	switch {
+	case apierrors.IsNotFound(err):
+		return refused("there is no ConfigMap " + ledgerName + " to write the eviction down")
 	case err != nil:
 		return ctrl.Result{}, err
 	case busy != "":

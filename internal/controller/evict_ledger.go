@@ -115,13 +115,18 @@ func (l ledger) within(now time.Time) ledger {
 }
 
 // readLedger returns the evictions that were written down, and their ConfigMap. One that
-// cannot be read is an error: what was evicted is then not known, and nothing may be.
+// cannot be read is an error: what was evicted is then not known, and nothing may be. One that
+// is missing has none, and cannot be written (deploy/controller/ledger.yaml).
 func (r *Reconciler) readLedger(ctx context.Context) (l ledger, kept *corev1.ConfigMap, err error) {
 	kept = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.cfg.Gateways.Self.Namespace, Name: ledgerName}}
 	if err := r.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(kept), kept); err != nil {
 		return nil, kept, client.IgnoreNotFound(err)
 	}
-	if err := json.Unmarshal([]byte(kept.Data[ledgerKey]), &l); err != nil {
+	text := kept.Data[ledgerKey]
+	if text == "" {
+		return nil, kept, nil
+	}
+	if err := json.Unmarshal([]byte(text), &l); err != nil {
 		return nil, kept, fmt.Errorf("ConfigMap %s/%s: %w", kept.Namespace, ledgerName, err)
 	}
 	return l, kept, nil
@@ -140,9 +145,6 @@ func (r *Reconciler) changeLedger(ctx context.Context, change func(ledger) ledge
 			return err
 		}
 		kept.Data = map[string]string{ledgerKey: string(text)}
-		if kept.ResourceVersion == "" {
-			return r.cfg.Writer.Create(ctx, kept)
-		}
 		return r.cfg.Writer.Update(ctx, kept)
 	})
 }

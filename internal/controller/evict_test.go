@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -191,7 +190,7 @@ func TestLimitsHoldForJobsAtTheSameTime(t *testing.T) {
 					ended := ledgerEntry{ClaimUID: "claim-uid", Start: now - 60, End: now - 50}
 					raw, err := json.Marshal(ledger{ended, ended})
 					must(t, err)
-					w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}, Data: map[string]string{ledgerKey: string(raw)}})
+					w.writeLedger(string(raw))
 				}
 			}
 			return false
@@ -253,12 +252,8 @@ func TestTaintsOfJobsThatAreGone(t *testing.T) {
 func TestLateTaintsAreRemoved(t *testing.T) {
 	for name, hinder := range map[string]func(w *evictWorld){
 		"other jobs keep the claim busy": func(w *evictWorld) { w.reconciler.claims.take("ns/claim") },
-		"the ledger cannot be read": func(w *evictWorld) {
-			w.update("gateways", ledgerName, &corev1.ConfigMap{}, func(o client.Object) { o.(*corev1.ConfigMap).Data[ledgerKey] = "[" })
-		},
-		"the ledger was removed": func(w *evictWorld) {
-			w.remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}})
-		},
+		"the ledger cannot be read":      func(w *evictWorld) { w.writeLedger("[") },
+		"the ledger was removed":         func(w *evictWorld) { w.remove(theLedger()) },
 		"the clock was a day ahead": func(w *evictWorld) {
 			ahead := time.Now().Add(24 * time.Hour).Unix()
 			must(w.t, w.reconciler.changeEntry(w.ctx, "job-uid", func(e *ledgerEntry) { e.Start = ahead }))
@@ -374,13 +369,24 @@ func TestThirdEvictionInAnHourIsRefused(t *testing.T) {
 func TestLedgerThatCannotBeRead(t *testing.T) {
 	check := aJob("check")
 	check.Spec.Mode = v1alpha1.ModeCheck
-	w := newEvictWorld(t, check, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}, Data: map[string]string{ledgerKey: "["}})
+	w := newEvictWorld(t, check)
+	w.writeLedger("[")
 	if job := w.run("check"); job.Status.Result != v1alpha1.ResultSucceeded {
 		t.Errorf("the check ended with %+v", job.Status)
 	}
 	if err := w.pass(); err == nil || w.taintValue() != "" || w.dryRuns != 0 {
 		t.Errorf("got %v; taint %q", err, w.taintValue())
 	}
+}
+
+// TestWithoutLedgerNothingIsEvicted: nobody would remove the taint.
+func TestWithoutLedgerNothingIsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.remove(theLedger())
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, "no ConfigMap "+ledgerName)
+		w.clean()
+	})
 }
 
 // TestEvictionWaitsAsLongAsTheSettingSays, and looks again before it begins.

@@ -127,6 +127,16 @@ func theSettings(evict string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: "settings"}, Data: map[string]string{"mode": "heal", "evict": evict}}
 }
 
+func theLedger() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: ledgerName}}
+}
+
+// writeLedger has somebody else write the ledger.
+func (w *evictWorld) writeLedger(text string) {
+	w.t.Helper()
+	w.update("gateways", ledgerName, &corev1.ConfigMap{}, func(o client.Object) { o.(*corev1.ConfigMap).Data = map[string]string{ledgerKey: text} })
+}
+
 func evictJob(name string) *v1alpha1.VolumeHealJob {
 	job := aJob(name)
 	job.Spec.Mode = v1alpha1.ModeEvict
@@ -135,7 +145,7 @@ func evictJob(name string) *v1alpha1.VolumeHealJob {
 
 func newEvictWorld(t *testing.T, objects ...client.Object) *evictWorld {
 	t.Helper()
-	objects = append(objects, evictJob("job"), theNode("node-1"), theSettings("drivers: [driver]\nafter: 0s\n"),
+	objects = append(objects, evictJob("job"), theLedger(), theNode("node-1"), theSettings("drivers: [driver]\nafter: 0s\n"),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}},
 		appPod("node-1", "a"), appPod("node-1", "b"))
 	w := &evictWorld{ctx: t.Context(), world: newWorld(t, append(objects, daemonObjects()...)...), node: &sickNode{found: []finding{shutdown}, staged: true}}

@@ -11,11 +11,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
 const ourTaints = "restage.node-healer.csi-addons.io/"
@@ -59,15 +64,21 @@ func TestControllerTaintsNodesAndNothingElse(t *testing.T) {
 		change(&next)
 		return next
 	}
+	var many []corev1.Taint
+	for i := range 11 {
+		many = append(many, changed(func(t *corev1.Taint) { t.Key += fmt.Sprint(i) }))
+	}
 	n.must("another taint", false, patch(taints(theirs, corev1.Taint{Key: "example.com/x", Effect: effect})))
 	n.must("a key that begins otherwise", false, patch(taints(theirs, corev1.Taint{Key: "x." + ourTaints + "a", Value: now, Effect: effect})))
 	n.must("our taint", true, patch(taints(theirs, ours)))
 	n.must("a second one", true, patch(taints(theirs, ours, second)))
-	n.must("another value of it, and a second one", true, patch(taints(theirs, changed(func(t *corev1.Taint) { t.Value = "1" }), second)))
+	n.must("another value of it, and a second one", true, patch(taints(theirs, changed(func(t *corev1.Taint) { t.Value = "1700000000" }), second)))
 	for what, change := range map[string]string{
 		"ours that evicts what runs": taints(theirs, changed(func(t *corev1.Taint) { t.Effect = corev1.TaintEffectNoExecute })),
 		"ours without a time":        taints(theirs, changed(func(t *corev1.Taint) { t.Value = "" })),
 		"ours with a word":           taints(theirs, changed(func(t *corev1.Taint) { t.Value = "soon" })),
+		"ours with a short time":     taints(theirs, changed(func(t *corev1.Taint) { t.Value = "1" })),
+		"eleven of ours":             taints(append(many, theirs)...),
 		"to remove theirs":           taints(ours),
 		"to change theirs":           taints(corev1.Taint{Key: theirs.Key, Value: "y", Effect: effect}, ours),
 		"ours and theirs by null":    `{"spec": {"taints": null}}`,
@@ -93,6 +104,39 @@ func TestControllerTaintsNodesAndNothingElse(t *testing.T) {
 		_, err := admin.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec": {"taints": null}}`), metav1.PatchOptions{DryRun: dryRun})
 		return err
 	})
+}
+
+// TestControllerEvictsPodsByUIDAndGently tries what the controller's token could do to pods.
+func TestControllerEvictsPodsByUIDAndGently(t *testing.T) {
+	n := newNodesTokens(t)
+	installJobs(t, n.api)
+	_, kubeconfig := newControllerPod(t, n.api)
+	evict := func(namespace string, change func(*policyv1.Eviction)) func(dryRun []string) error {
+		pod := cluster.Pod(namespace, "", "")
+		pod.GenerateName = "evicted-"
+		pod = cluster.Create(t, n.api, pod)
+		return func(dryRun []string) error {
+			eviction := &policyv1.Eviction{
+				TypeMeta:      metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"},
+				ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+				DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+			}
+			change(eviction)
+			raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(eviction)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = clientOf(t, kubeconfig).Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(pod.Namespace).
+				Create(t.Context(), &unstructured.Unstructured{Object: raw}, metav1.CreateOptions{DryRun: dryRun}, "eviction")
+			return err
+		}
+	}
+	ns := n.api.Namespace(t)
+	n.must("by UID", true, evict(ns, func(*policyv1.Eviction) {}))
+	n.must("in kube-system", false, evict("kube-system", func(*policyv1.Eviction) {}))
+	n.must("without options", false, evict(ns, func(e *policyv1.Eviction) { e.DeleteOptions = nil }))
+	n.must("whatever has the name", false, evict(ns, func(e *policyv1.Eviction) { e.DeleteOptions.Preconditions = nil }))
+	n.must("at once", false, evict(ns, func(e *policyv1.Eviction) { e.DeleteOptions.GracePeriodSeconds = ptr.To[int64](0) }))
 }
 
 // removesAllTaints runs the page's command for it.
