@@ -257,10 +257,7 @@ func (e *evidence) othersLost() string {
 	}
 	for _, other := range e.others {
 		why := notCured(other.volume, other.asked.found)
-		switch sick := other.asked.abnormal; {
-		case sick == nil:
-			why = fmt.Sprintf("node %s did not answer for it: %s", e.node.Name, other.asked.message)
-		case *sick && len(other.asked.found) == 0:
+		if *other.asked.abnormal && len(other.asked.found) == 0 {
 			why = "node " + e.node.Name + " did not say what it found"
 		}
 		if why != "" {

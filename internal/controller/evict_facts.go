@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,8 +51,11 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod)
 	if e.settings, err = p.readSettings(ctx); err != nil {
 		return nil, err
 	}
-	if !ptr.Deref(e.asked.abnormal, false) {
-		return e, ctx.Err()
+	if ptr.Deref(e.asked.abnormal, false) {
+		err = p.readOthers(ctx, e)
+	}
+	if err != nil || !ptr.Deref(e.asked.abnormal, false) {
+		return e, cmp.Or(err, ctx.Err())
 	}
 	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: claim.Namespace}, e.namespace); err != nil {
 		return nil, err
@@ -62,7 +66,7 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod)
 	if e.driver, err = optional(ctx, p.cfg.Reader, pv.Spec.CSI.Driver, &storagev1.CSIDriver{}); err != nil {
 		return nil, err
 	}
-	for _, read := range []func(context.Context, *evidence) error{p.readOthers, p.readDaemons, p.readVolumes, p.readSick, p.readFences} {
+	for _, read := range []func(context.Context, *evidence) error{p.readDaemons, p.readVolumes, p.readSick, p.readFences} {
 		if err := read(ctx, e); err != nil {
 			return nil, err
 		}
@@ -111,12 +115,13 @@ func (r *Reconciler) podsOf(ctx context.Context, claim *corev1.PersistentVolumeC
 	return pods, err
 }
 
-// readOthers asks the node for the other volumes of the pods that are to be evicted.
+// readOthers asks the node for the other volumes of the pods that are to be evicted, until
+// one speaks against it. That of which the node says nothing may be answered for later.
 func (p *pass) readOthers(ctx context.Context, e *evidence) error {
 	for _, pod := range e.here() {
 		for _, v := range pod.Spec.Volumes {
 			name := claimOf(&pod, v)
-			if name == "" || name == e.volume.claim.Name || len(e.others) > maxOthers {
+			if name == "" || name == e.volume.claim.Name || e.othersLost() != "" {
 				continue
 			}
 			other, err := p.readVolume(ctx, pod.Namespace, name)
@@ -125,7 +130,12 @@ func (p *pass) readOthers(ctx context.Context, e *evidence) error {
 			case err != nil:
 				return err
 			default:
-				e.others = append(e.others, otherVolume{other, p.check(ctx, pod.Spec.NodeName, other.request(p.cfg.KubeletRoot, pod.UID))})
+				o := p.check(ctx, pod.Spec.NodeName, other.request(p.cfg.KubeletRoot, pod.UID))
+				if o.abnormal == nil {
+					e.asked = hindered(o.reason, o.class, "claim %s: %s", name, o.message)
+					return nil
+				}
+				e.others = append(e.others, otherVolume{other, o})
 			}
 		}
 	}

@@ -78,10 +78,21 @@ func TestEvidenceIsRead(t *testing.T) {
 		"a budget":                           {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
 		"a budget for one of two ready pods": {func(w *evictWorld) { w.budget(1, "a", "b") }, "PodDisruptionBudget budget allows 1 evictions, not 2"},
 		"a budget for all ready pods":        {func(w *evictWorld) { w.budget(1, "b") }, ""},
-		"no settings":                        {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
-		"another mode":                       {func(w *evictWorld) { w.node.found = append(w.node.found, finding{"NotResponding", ""}) }, "NotResponding"},
-		"a pod elsewhere":                    {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
-		"no owner":                           {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
+		"another volume of a pod": {func(w *evictWorld) {
+			w.another("second")
+			w.node.others = []finding{{"TargetNotEmpty", "files"}}
+		}, "claim second, too: no new stage ends TargetNotEmpty"},
+		"more were sick long ago": {func(w *evictWorld) {
+			for i := range 4 {
+				old := sickVolume(fmt.Sprint("c", i), "driver")
+				old[0].SetAnnotations(map[string]string{volumehealth.Annotation + "node-uid": `{"state":"unhealthy","lastChecked":"1999-12-31T20:00:00Z"}`})
+				w.create(old...)
+			}
+		}, ""},
+		"no settings":     {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
+		"another mode":    {func(w *evictWorld) { w.node.found = append(w.node.found, finding{"NotResponding", ""}) }, "NotResponding"},
+		"a pod elsewhere": {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
+		"no owner":        {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
 		"others are fine": {func(w *evictWorld) {
 			w.create(sickVolume("c", "other")...)
 			w.create(networkFence("f", "Unfenced", "10.0.0.7/32"))
@@ -102,6 +113,17 @@ func TestEvidenceIsRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// another has a pod that uses another claim, too.
+func (w *evictWorld) another(name string) {
+	w.t.Helper()
+	w.create(sickVolume(name, "other")...)
+	pod := appPod("node-1", "c")
+	second := *pod.Spec.Volumes[0].DeepCopy()
+	second.PersistentVolumeClaim.ClaimName = name
+	pod.Spec.Volumes = append(pod.Spec.Volumes, second)
+	w.create(pod)
 }
 
 // budget is that of the pods in the namespace, of which these are ready.
@@ -140,6 +162,7 @@ func TestEvictionsThatWaitCostLittle(t *testing.T) {
 		"a driver that is not allowed":              {func(w *evictWorld) { must(w.t, w.api.Update(w.ctx, theSettings("drivers: [another]\n"))) }, "not among the drivers", 0, 1, []string{}},
 		"a silent node":                             {func(w *evictWorld) { w.node.answer = &silent }, "did not answer: silent", 60, 60, []string{"*v1.PodList"}},
 		"a node that is silent of the staging path": {func(w *evictWorld) { w.node.staging = &silent }, "did not say whether it has the volume staged: silent", 120, 60, nil},
+		"a node that is silent of another volume":   {func(w *evictWorld) { w.another("second"); w.node.silentOthers = &silent }, "did not answer: claim second: silent", 120, 60, []string{"*v1.PodList"}},
 		"a node that others ask":                    {func(w *evictWorld) { w.reconciler.calls.take("node-1") }, "other jobs ask the node", 0, 60, []string{"*v1.PodList"}},
 	} {
 		t.Run(name, func(t *testing.T) {

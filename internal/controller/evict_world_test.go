@@ -55,9 +55,10 @@ var errDead = errors.New("the process has ended")
 // sickNode is the node that is asked.
 type sickNode struct {
 	found []finding
-	// others are found at other volumes.
-	others []finding
-	staged bool
+	// others are found at other volumes; silentOthers replaces the answer.
+	others       []finding
+	silentOthers *outcome
+	staged       bool
 	// answer replaces the answer to a check, staging that at the staging path alone.
 	answer, staging *outcome
 	calls           int
@@ -70,6 +71,8 @@ func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *he
 		panic("a heal was asked for")
 	case n.answer != nil:
 		return *n.answer
+	case req.GetVolumeId() != "handle" && n.silentOthers != nil:
+		return *n.silentOthers
 	case req.GetVolumePath() == "" && n.staging != nil:
 		return *n.staging
 	case req.GetVolumePath() == "" && !n.staged:
