@@ -38,7 +38,7 @@ func healsItsClaim(t *testing.T, n *Node, app *App) {
 	harness.Must(t, app.Read())
 	app.wasNotRestarted()
 	out, err = healerctl("list", "--namespace=default")
-	if err != nil || !regexp.MustCompile(`(?m)^data +healthy`).MatchString(out) {
+	if err != nil || !regexp.MustCompile(` data +healthy`).MatchString(out) {
 		t.Errorf("healerctl: %v: %s", err, out)
 	}
 }
