@@ -25,20 +25,15 @@ const (
 // nodehealer): of returns the bucket of a volume, and false for one that has none. Nothing of
 // it is asked of a request. Never build it into node-healer, which has no tenant's keys.
 func Provider(of func(healer.Case) (Bucket, bool)) func(healer.Tools) healer.Provider {
-	return func(healer.Tools) healer.Provider { return &provider{of: of, asked: map[access]*memory{}} }
+	return func(healer.Tools) healer.Provider { return &provider{of: of, asked: map[Bucket]*memory{}} }
 }
 
 type provider struct {
 	of func(healer.Case) (Bucket, bool)
 
-	mu    sync.Mutex
-	asked map[access]*memory
-}
-
-// access is what is asked once on a node, for however many volumes.
-type access struct {
-	Endpoint, Name, Prefix string
-	AccessKeyID            Secret
+	mu sync.Mutex
+	// asked has what is asked once on a node, for however many volumes.
+	asked map[Bucket]*memory
 }
 
 // memory is what was answered last.
@@ -103,9 +98,10 @@ func (p *provider) ask(ctx context.Context, m *memory, b Bucket) (answer, error)
 // memoryOf returns what is known of an access. It drops those that were not asked for a day:
 // their volumes are gone, or their keys were replaced.
 func (p *provider) memoryOf(b Bucket) *memory {
-	key := access{b.Endpoint, b.Name, b.Prefix, b.AccessKeyID}
+	key := b
+	key.Expires = time.Time{} // equal times may differ as values
 	if p.asked[key] == nil {
-		maps.DeleteFunc(p.asked, func(_ access, m *memory) bool { return !m.asking && time.Since(m.at) > forgotten })
+		maps.DeleteFunc(p.asked, func(_ Bucket, m *memory) bool { return !m.asking && time.Since(m.at) > forgotten })
 		p.asked[key] = &memory{}
 	}
 	return p.asked[key]

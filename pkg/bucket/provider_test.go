@@ -104,3 +104,22 @@ func TestProviderNotJudged(t *testing.T) {
 		t.Errorf("%+v, %v", evidence, err)
 	}
 }
+
+// TestProviderSharesNoAnswer has two volumes that differ in the secret key only: the one's
+// good answer says nothing of the other's.
+func TestProviderSharesNoAnswer(t *testing.T) {
+	b := serve(t, respond(200, nil, list))
+	p := Provider(func(c healer.Case) (Bucket, bool) {
+		one := b
+		one.SecretAccessKey = Secret(c.Volume.ID)
+		return one, true
+	})(nil).(*provider)
+	for _, id := range []string{"a", "b", "a"} {
+		if _, err := p.Collect(t.Context(), healer.Case{Volume: healer.Volume{ID: id}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(p.asked) != 2 {
+		t.Errorf("%d answers are kept", len(p.asked))
+	}
+}
