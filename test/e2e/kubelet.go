@@ -28,9 +28,7 @@ makeIPTablesUtilChains: false
 volumePluginDir: %s/volumeplugins
 resolvConf: ""
 enableServer: false
-featureGates:
-  CSIVolumeHealth: true
-imageGCHighThresholdPercent: 100
+%simageGCHighThresholdPercent: 100
 evictionHard:
   imagefs.available: 0%%
   nodefs.available: 0%%
@@ -41,7 +39,11 @@ evictionHard:
 func startKubelet(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	text := fmt.Sprintf(kubeletConfig, containerdSocket, os.Getenv(cgroupEnv), kubeletRoot)
+	gates := "featureGates: {CSIVolumeHealth: true}\n"
+	if os.Getenv("TEST_KUBERNETES") != "" { // an older one does not know it
+		gates = ""
+	}
+	text := fmt.Sprintf(kubeletConfig, containerdSocket, os.Getenv(cgroupEnv), kubeletRoot, gates)
 	harness.Must(t, os.WriteFile(config, []byte(text), 0o600))
 	start(t, "kubelet", exec.Command(c.Kubelet(),
 		"--config="+config, "--kubeconfig="+c.KubeletConfig(t, nodeName),
