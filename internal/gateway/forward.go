@@ -162,7 +162,9 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	if err != nil {
 		return passed(err)
 	}
-	in.SetTrailer(metadata.MD{healerpb.TrailerMessage: trailer.Get(healerpb.TrailerMessage)})
+	for _, key := range []string{healerpb.TrailerMessage, healerpb.TrailerConditions} {
+		in.SetTrailer(metadata.MD{key: trailer.Get(key)})
+	}
 	return in.SendMsg(&answer)
 }
 

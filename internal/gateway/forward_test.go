@@ -160,13 +160,13 @@ func TestCallWithoutARequestEnds(t *testing.T) {
 	}
 }
 
-// TestTheWholeMessageComesBack, and nothing else that the server may send beside an answer.
-func TestTheWholeMessageComesBack(t *testing.T) {
+// TestTrailersComeBack that are known, and nothing else that the server may send beside an answer.
+func TestTrailersComeBack(t *testing.T) {
 	w := newWorld(t, TLS{})
-	w.server.trailer = metadata.Pairs(healerpb.TrailerMessage, "healthy: in full", "else", "x")
+	w.server.trailer = metadata.Pairs(healerpb.TrailerMessage, "healthy: in full", healerpb.TrailerConditions, "[]", "else", "x")
 	var trailer metadata.MD
 	_, err := healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"}, grpc.Trailer(&trailer))
-	if err != nil || !slices.Equal(trailer.Get(healerpb.TrailerMessage), []string{"healthy: in full"}) || len(trailer.Get("else")) > 0 {
+	if err != nil || !slices.Equal(trailer.Get(healerpb.TrailerMessage), []string{"healthy: in full"}) || !slices.Equal(trailer.Get(healerpb.TrailerConditions), []string{"[]"}) || len(trailer.Get("else")) > 0 {
 		t.Errorf("%v, %v", trailer, err)
 	}
 }

@@ -28,6 +28,7 @@ func (n csiNode) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolume
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	tellCures(ctx, report.After)
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{
 		VolumeId:       req.GetVolumeId(),
 		HealthStatuses: healthEntries(report.After),
