@@ -58,7 +58,8 @@ type Config struct {
 
 	// KubeletRoot is kubelet's directory; empty: /var/lib/kubelet.
 	KubeletRoot string
-	// HostMountNamespace is a file; empty: /proc/1/ns/mnt, for which the pod needs hostPID.
+	// HostMountNamespace is a file; empty: /proc/1/ns/mnt, for which the pod needs hostPID. A
+	// driver that runs on the host itself, in no container, sets /proc/self/ns/mnt.
 	HostMountNamespace string
 	// ProbeTimeout bounds one probe, HealTimeout the work on one volume; 0: as node-healer.
 	ProbeTimeout, HealTimeout time.Duration
@@ -102,8 +103,8 @@ func New(cfg Config) (_ *Healer, err error) {
 		return nil, errors.New("nodehealer: main has to begin with nodehealer.MaybeWorker()")
 	case cfg.StateDir == "":
 		return nil, errors.New("nodehealer: StateDir is required")
-	case cfg.HostMountNamespace == "" && os.Getpid() == 1:
-		return nil, errors.New("nodehealer: process 1 is this program and not the host's: the pod needs hostPID: true")
+	case cfg.HostMountNamespace == "" && ownIsFirst():
+		return nil, errors.New("nodehealer: process 1 has the mount namespace of this process, and is not the host's: the pod needs hostPID: true. Without a container, set HostMountNamespace to /proc/self/ns/mnt")
 	}
 	if err := nodeserver.ValidDriverName(cfg.Driver); err != nil {
 		return nil, fmt.Errorf("nodehealer: %w", err)
@@ -152,6 +153,15 @@ func New(cfg Config) (_ *Healer, err error) {
 		return nil, err
 	}
 	return &Healer{parts: parts, server: server}, nil
+}
+
+// ownIsFirst reports whether process 1 lives in our own mount namespace. It does in a pod without
+// hostPID, where it is this program or the container's init: by that namespace a Healer would
+// see no mount and no process of the host's, and report too little.
+func ownIsFirst() bool {
+	first, err := os.Readlink("/proc/1/ns/mnt")
+	own, _ := os.Readlink("/proc/self/ns/mnt")
+	return err == nil && first == own // an error is told by whoever opens the namespace
 }
 
 // Close refuses new calls, lets running work end for a bounded time, and closes all that it

@@ -19,7 +19,7 @@ func TestVendorsBucket(t *testing.T) {
 	t.Setenv("S3_SECRET", harness.Canary)
 	n := harness.NewNode(t)
 	n.Binary = harness.BuildVendor(t, "driver")
-	n.Args = []string{"--csi-socket=" + filepath.Join(n.Dir, "csi.sock"), "--s3=" + server.URL()}
+	n.Args = []string{onHost, "--csi-socket=" + filepath.Join(n.Dir, "csi.sock"), "--s3=" + server.URL()}
 	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true, Daemon: server.Rclone("key", "--vfs-write-back=0s")})
 	n.Start()
 	v := d.NewVolume("v")

@@ -23,6 +23,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
+// onHost says that the tests' drivers run in no container.
+const onHost = "--host-mount-namespace=/proc/self/ns/mnt"
+
 // vendorsDriver starts the vendor's driver with the healer in it, as the node's server; its
 // CSI socket is where kubelet looks for it.
 func vendorsDriver(t *testing.T, args ...string) (n *harness.Node, d csidriver.Driver) {
@@ -31,7 +34,7 @@ func vendorsDriver(t *testing.T, args ...string) (n *harness.Node, d csidriver.D
 	d = csidriver.Driver{Name: harness.Driver, Kubelet: n.Kubelet}
 	harness.Must(t, os.MkdirAll(filepath.Dir(d.Socket()), 0o755))
 	n.Binary = harness.BuildVendor(t, "driver")
-	n.Args = append(args, "--csi-socket="+d.Socket())
+	n.Args = append(args, onHost, "--csi-socket="+d.Socket())
 	return n, d
 }
 
@@ -153,6 +156,16 @@ func TestVendorsDriverRefuses(t *testing.T) {
 	}
 }
 
+// TestVendorsDriverNeedsHostPID: the tests' process 1 has their mount namespace, as a container's
+// init has it in a pod without hostPID.
+func TestVendorsDriverNeedsHostPID(t *testing.T) {
+	n := harness.NewNode(t)
+	out, err := exec.CommandContext(t.Context(), harness.BuildVendor(t, "driver"), "--kubelet-root="+n.Kubelet, "--state-dir="+n.StateDir()).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "hostPID: true") || !strings.Contains(string(out), "HostMountNamespace") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestVendorsDriverBesideNodeHealer: node-healer shows what the driver finds of its volume,
 // and has it heal.
 func TestVendorsDriverBesideNodeHealer(t *testing.T) {
@@ -162,7 +175,7 @@ func TestVendorsDriverBesideNodeHealer(t *testing.T) {
 	n.Start()
 	d := csidriver.Driver{Name: harness.Driver, Kubelet: n.Kubelet}
 	harness.Must(t, os.MkdirAll(filepath.Dir(d.Socket()), 0o700))
-	driver := exec.CommandContext(t.Context(), harness.BuildVendor(t, "driver"), "--csi-socket="+d.Socket(), "--endpoint=unix://"+d.AddonsSocket(),
+	driver := exec.CommandContext(t.Context(), harness.BuildVendor(t, "driver"), onHost, "--csi-socket="+d.Socket(), "--endpoint=unix://"+d.AddonsSocket(),
 		"--kubelet-root="+n.Kubelet, "--state-dir="+filepath.Join(n.Dir, "driver-state"))
 	driver.Stderr = os.Stderr
 	harness.Must(t, driver.Start())

@@ -14,6 +14,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/bucket"
@@ -41,10 +42,20 @@ func main() {
 	bare := flag.Bool("bare", false, "leave the healer's server options out, as a driver's author might")
 	flag.DurationVar(&config.ProbeTimeout, "probe-timeout", 0, "how long one probe may take")
 	flag.DurationVar(&config.HealTimeout, "heal-timeout", 0, "how long the work on one volume may take")
-	flag.String("node-id", "", "the node's name")
+	flag.StringVar(&config.HostMountNamespace, "host-mount-namespace", "", "file of the host's mount namespace, where process 1 does not have it")
+	kubeconfig := flag.String("kubeconfig", "", "how to reach the Kubernetes API, which then says what is wanted")
+	nodeName := flag.String("node-id", "", "the node's name")
 	flag.String("driver-name", hello.Driver, "the driver's name")
 	klog.InitFlags(nil)
 	flag.Parse()
+	if *kubeconfig != "" {
+		access, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "hello-csi:", err)
+			os.Exit(1)
+		}
+		config.Gate = nodehealer.Kubernetes(access, *nodeName)
+	}
 	if *s3 != "" {
 		config.Providers = append(config.Providers, bucket.Provider(func(healer.Case) (bucket.Bucket, bool) {
 			return bucket.Bucket{
