@@ -53,7 +53,8 @@ func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w view) 
 	if len(names) != 1 {
 		return nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(of.Driver))
 	}
-	pv, err := whole(ctx, c.reader, new(corev1.PersistentVolume), request{Resource: volumeKind.resource, Name: names[0]})
+	pv := &corev1.PersistentVolume{}
+	err := c.reader.fetch(ctx, request{Resource: volumeKind.resource, Name: names[0]}, pv)
 	switch {
 	case err != nil:
 		return nil, err

@@ -72,34 +72,31 @@ func (c *client) pages(ctx context.Context, what request, selector fields.Select
 }
 
 // matches reads a list of the whole cluster, as the API has it now, and returns what
-// matches: the API can select neither volumes nor attachments by handle. Who asks with the
-// same key at the same time shares the answer.
-func matches[T runtime.Object](ctx context.Context, c *Cluster, what request, key string, match func(T) bool) ([]T, error) {
-	got, err := c.reader.share(ctx, "list "+key, c.reader.lists, func(ctx context.Context) (any, error) {
+// matches: the API can select neither volumes nor attachments by handle.
+func matches[T runtime.Object](ctx context.Context, c *Cluster, what request, match func(T) bool) (found []T, err error) {
+	err = c.reader.send(ctx, c.reader.lists, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()
-		var err error
 		for range maxLists {
-			var found []T
+			found = nil
 			_, err = c.client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
 				if t, ok := o.(T); ok && match(t) {
 					found = append(found, t)
 				}
 			})
 			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
-				return found, err
+				return err
 			}
 		}
-		return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
+		return fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 	})
-	found, _ := got.([]T)
 	return found, err
 }
 
 // volumesWithHandle returns all PersistentVolumes of the cluster with a driver
 // and a handle.
 func (c *Cluster) volumesWithHandle(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
-	return matches(ctx, c, request{Resource: volumeKind.resource}, "volumes "+name.driver+" "+name.handle, func(pv *corev1.PersistentVolume) bool {
+	return matches(ctx, c, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
 		volumeKind.strip(pv)
 		return name.matches(pv)
 	})
@@ -114,9 +111,7 @@ func (c *Cluster) attachments(ctx context.Context, volumes []*corev1.PersistentV
 	for _, pv := range volumes {
 		names = append(names, pv.Name)
 	}
-	slices.Sort(names)
-	key := fmt.Sprint("attachments ", csi.Driver, csi.VolumeHandle, names)
-	return matches(ctx, c, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, key, func(a *storagev1.VolumeAttachment) bool {
+	return matches(ctx, c, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
 		if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
 			return true
 		}

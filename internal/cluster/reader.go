@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -44,7 +43,6 @@ type reader struct {
 	client *client
 	// watched has the informers by resource.
 	watched map[string]*informer
-	calls   singleflight.Group
 	// podGets and gets limit the reads by name, lists those of whole lists: what is under
 	// way has megabytes of whoever wrote the objects.
 	podGets, gets, lists *semaphore.Weighted
@@ -78,62 +76,49 @@ func newReader(c *client, watched ...*informer) *reader {
 func keyOf(resource, namespace, name string) string { return resource + " " + namespace + "/" + name }
 
 // get reads an object from the API; nil: it does not exist.
-func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
+func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (none T, err error) {
 	// The client does not send such a name, and its error would look like an API that does
 	// not answer: a pod may list a claim of any name, and a caller may name any directory.
 	if len(content.IsPathSegmentName(name)) > 0 {
-		var none T
 		return none, nil
 	}
-	limit := r.gets
-	if k.resource == podKind.resource {
-		limit = r.podGets
+	o := k.empty()
+	switch err := r.fetch(ctx, request{Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}, o); {
+	case err == nil:
+		k.strip(o)
+		r.keep(keyOf(k.resource, namespace, name), o, cacheTTL)
+		return o, nil
+	case apierrors.IsNotFound(err):
+		r.keep(keyOf(k.resource, namespace, name), nil, absentTTL)
+		return none, nil
+	default:
+		return none, err
 	}
-	got, err := r.share(ctx, keyOf(k.resource, namespace, name), limit, func(ctx context.Context) (any, error) {
-		o := k.empty()
-		err := r.client.get(ctx, request{Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}, o)
-		switch {
-		case err == nil:
-			k.strip(o)
-			r.keep(keyOf(k.resource, namespace, name), o, cacheTTL)
-			return o, nil
-		case apierrors.IsNotFound(err):
-			r.keep(keyOf(k.resource, namespace, name), nil, absentTTL)
-			return nil, nil
-		}
-		return nil, err
-	})
-	o, _ := got.(T)
-	return o, err
 }
 
-// share runs one request at a time for each key, within a limit, and shares its result. A caller
-// never receives the result of a request that was sent before the call, as it
-// may be out of date: it waits for that request and shares the next one.
-func (r *reader) share(ctx context.Context, key string, limit *semaphore.Weighted, send func(context.Context) (any, error)) (any, error) {
-	for waited := false; ; waited = true {
-		own := false
-		answer := r.calls.DoChan(key, func() (any, error) {
-			own = true
-			// The first caller's cancellation must not fail the others.
-			ctx := context.WithoutCancel(ctx)
-			_ = limit.Acquire(ctx, 1) // what is under way has deadlines
-			defer limit.Release(1)
-			if err := r.backoff(); err != nil {
-				return nil, err
-			}
-			got, err := send(ctx)
-			return got, r.track(err)
-		})
-		select {
-		case a := <-answer:
-			if own || waited {
-				return a.Val, a.Err
-			}
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+// fetch reads an object from the API, all of it, and keeps nothing.
+func (r *reader) fetch(ctx context.Context, what request, into apiObject) error {
+	limit := r.gets
+	if what.Resource == podKind.resource {
+		limit = r.podGets
 	}
+	return r.send(ctx, limit, func() error { return r.client.get(ctx, what, into) })
+}
+
+// send sends a request within a limit, unless the API did not answer a moment ago.
+func (r *reader) send(ctx context.Context, limit *semaphore.Weighted, send func() error) error {
+	if err := limit.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer limit.Release(1)
+	if err := r.backoff(); err != nil {
+		return err
+	}
+	err := send()
+	if ctx.Err() != nil { // the caller's time is over, which says nothing of the API
+		return ctx.Err()
+	}
+	return r.track(err)
 }
 
 // backoff returns why the API is not asked now; nil: it may be asked.

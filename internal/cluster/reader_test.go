@@ -10,44 +10,30 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
-// TestRequestsAreShared: a caller that comes while a request is under way does not take
-// its result, which may be out of date, and shares the next one with all that wait.
-func TestRequestsAreShared(t *testing.T) {
+// TestShortCallSaysNothingOfTheAPI: a caller whose time is over while it waits for its turn, or
+// for the answer, does not keep others from asking.
+func TestShortCallSaysNothingOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, asked, broken := newReader(nil), 0, errors.New("broken")
-		request := func(context.Context) (any, error) { // an error is shared like any answer
-			asked++
-			n := asked
-			time.Sleep(time.Second)
-			if n == 2 {
-				return n, apierrors.NewBadRequest(broken.Error())
-			}
-			return n, nil
-		}
+		r, limit := newReader(nil), semaphore.NewWeighted(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
 		var all sync.WaitGroup
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			defer cancel()
-			if _, err := r.share(ctx, "x", r.gets, request); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the first caller, which left: %v", err)
-			}
-		})
-		time.Sleep(2 * time.Millisecond)
-		for range 100 {
+		for range 2 { // one of them waits for its turn
 			all.Go(func() {
-				if got, err := r.share(t.Context(), "x", r.gets, request); got != 2 || !apierrors.IsBadRequest(err) {
-					t.Errorf("the callers that came meanwhile: %d, %v", got, err)
+				err := r.send(ctx, limit, func() error { <-ctx.Done(); return errNoAPI })
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
 				}
 			})
 		}
 		all.Wait()
-		if asked != 2 {
-			t.Errorf("asked %d times", asked)
+		if err := r.send(t.Context(), limit, func() error { return nil }); err != nil {
+			t.Errorf("the next caller: %v", err)
 		}
 	})
 }

@@ -104,8 +104,8 @@ func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountP
 // anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.
 func (c *Cluster) anyFSGroup(ctx context.Context, w view) (bool, error) {
 	for _, known := range w.pods {
-		pod, err := whole(ctx, c.reader, new(corev1.Pod), request{Resource: podKind.resource, Namespace: known.Namespace, Name: known.Name})
-		if err != nil {
+		var pod corev1.Pod
+		if err := c.reader.fetch(ctx, request{Resource: podKind.resource, Namespace: known.Namespace, Name: known.Name}, &pod); err != nil {
 			return false, err
 		}
 		if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
@@ -133,7 +133,8 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 		}
 	}
 	name := attachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, c.cfg.NodeName)
-	a, err := whole(ctx, c.reader, new(storagev1.VolumeAttachment), request{Group: storagev1.GroupName, Resource: "volumeattachments", Name: name})
+	var a storagev1.VolumeAttachment
+	err = c.reader.fetch(ctx, request{Group: storagev1.GroupName, Resource: "volumeattachments", Name: name}, &a)
 	switch {
 	case err != nil:
 		return nil, err
@@ -146,19 +147,12 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 // readSecret reads a Secret. Its error names neither the Secret nor the namespace, which
 // need not be the claim's, but the Role that is missing.
 func (c *Cluster) readSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	secret, err := whole(ctx, c.reader, new(corev1.Secret), request{Resource: "secrets", Namespace: namespace, Name: name})
+	secret := &corev1.Secret{}
+	err := c.reader.fetch(ctx, request{Resource: "secrets", Namespace: namespace, Name: name}, secret)
 	if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
 		err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
 	}
 	return secret, err
-}
-
-// whole reads an object that is used at once and not kept.
-func whole[T apiObject](ctx context.Context, r *reader, o T, of request) (T, error) {
-	if err := r.backoff(); err != nil {
-		return o, err
-	}
-	return o, r.track(r.client.get(ctx, of, o))
 }
 
 // attachmentName returns the name of the VolumeAttachment of a volume to a node, as the
