@@ -45,20 +45,20 @@ type annotation struct {
 	due time.Time
 }
 
-// covers returns whether nothing has to be written for a check.
-func (a annotation) covers(c check) bool { return a.state == c.state && c.at.Before(a.due) }
+// covers returns whether nothing has to be written for the volume's last check.
+func (a annotation) covers(v volume) bool { return a.state == v.state && v.checked.Before(a.due) }
 
 // annotate writes the state of a volume to its claim if it changed or is due, and returns
 // what the claim has, also with an error. Without a claim nothing is written, and the next
 // check tries again.
 func (r *reporter) annotate(ctx context.Context, v volume, claim *corev1.ObjectReference) (annotation, error) {
 	node, known := r.cluster.nodeUID()
-	if claim == nil || !known || len(v.messages) == 0 && v.annotation.covers(v.latest) {
+	if claim == nil || !known || v.state == "" || len(v.messages) == 0 && v.annotation.covers(v) {
 		return v.annotation, nil
 	}
 	now, err := r.update(ctx, v, *claim, volumehealth.Annotation+string(node))
 	if errors.Is(err, errNoClaim) { // not tried again at every check
-		return annotation{state: v.latest.state, due: v.latest.at.Add(refresh())}, nil
+		return annotation{state: v.state, due: v.checked.Add(refresh())}, nil
 	}
 	return now, err
 }
@@ -76,12 +76,12 @@ func (r *reporter) update(ctx context.Context, v volume, claim corev1.ObjectRefe
 		if err != nil {
 			return before, err
 		}
-		if before = parseAnnotation(claim.UID, value); before.covers(v.latest) {
+		if before = parseAnnotation(claim.UID, value); before.covers(v) {
 			return before, nil
 		}
 	}
-	checked := v.latest.at.UTC().Format(time.RFC3339)
-	now := annotation{claim: claim.UID, state: v.latest.state, since: checked, due: v.latest.at.Add(refresh())}
+	checked := v.checked.UTC().Format(time.RFC3339)
+	now := annotation{claim: claim.UID, state: v.state, since: checked, due: v.checked.Add(refresh())}
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}

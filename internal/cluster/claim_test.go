@@ -44,6 +44,12 @@ func TestHealthOfAClaim(t *testing.T) {
 			{time.Minute, abnormal(healer.IOError), at("unhealthy", "00:02:00", "00:02:00")},
 			{time.Minute, healed(), at("healthy", "00:03:00", "00:03:00")},
 		}},
+		"what was not judged is not healthy": {"", []step{
+			{0, inPart(healed()), ""},
+			{time.Minute, abnormal(healer.IOError), at("unhealthy", "00:01:00", "00:01:00")},
+			{time.Minute, inPart(healed()), at("unhealthy", "00:01:00", "00:01:00")},
+			{time.Minute, healthy(), at("healthy", "00:03:00", "00:03:00")},
+		}},
 		"the same is written when it is due": {"", []step{
 			{0, abnormal(healer.IOError), at("unhealthy", "00:00:00", "00:00:00")},
 			{36 * time.Minute, checked(abnormal(healer.NotMounted)), at("unhealthy", "00:00:00", "00:00:00")},

@@ -45,21 +45,21 @@ func (m message) linked() string {
 // reported is what was last reported of a volume.
 type reported struct {
 	conditions volumeConditions
-	// refused has the refusals that were reported, by mount point, since the volume
-	// became abnormal.
-	refused map[string]string
-	// left has what was reported of the loop, which leaves the volume alone, since the
-	// volume became abnormal.
-	left []string
+	// said has what else was reported since the volume became abnormal: the refusals by mount
+	// point, and by why that the loop leaves the volume alone.
+	said map[string]string
 }
+
+// maxSaid bounds that: what would be said besides is not.
+const maxSaid = 128
 
 // after returns what has been reported after a report, and the messages for that. A
 // volume that is healthy in its first check is not reported, and neither is a
 // healthy mount point while another one is not.
 func (d reported) after(r healer.Report, conditions volumeConditions, words func(healer.Report) string) (reported, []message) {
-	next := reported{conditions: conditions}
+	next := reported{conditions, map[string]string{}}
 	if len(conditions) > 0 {
-		next.refused, next.left = d.refused, d.left
+		maps.Copy(next.said, d.said)
 	}
 	tell := func(reason, severity string) message {
 		m := message{reason: reason, severity: severity, text: line(words(r))}
@@ -69,7 +69,7 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 		return m
 	}
 	switch v := r.Verdict(); {
-	case v == healer.Healed:
+	case v == healer.Healed, v == healer.NotJudged && r.Helped(): // the text says which
 		return next, []message{tell(reasonHealed, corev1.EventTypeNormal)}
 	case v == healer.Healthy && len(d.conditions) > 0 && len(conditions) == 0:
 		return next, []message{tell(reasonHealthy, corev1.EventTypeNormal)}
@@ -80,26 +80,23 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 	if conditions.reasons() != d.conditions.reasons() {
 		all = append(all, tell(reasonAbnormal, corev1.EventTypeWarning))
 	}
-	if refusals, text := refusalsOf(r); next.addRefusals(refusals) {
+	refusals, text := refusalsOf(r)
+	if next.add(refusals) {
 		all = append(all, message{reason: reasonRefused, severity: corev1.EventTypeWarning, text: text})
 	}
-	if m, why := leftAlone(r, words); why != "" && !slices.Contains(next.left, why) {
-		next.left, all = append(slices.Clip(next.left), why), append(all, m)
-		next.left = next.left[max(0, len(next.left)-maxConditions):]
+	if m, why := leftAlone(r, words); next.add(map[string]string{why: why}) {
+		all = append(all, m)
 	}
 	return next, all
 }
 
-// addRefusals returns whether any of the refusals is new.
-func (d *reported) addRefusals(refusals map[string]string) (isNew bool) {
-	all := map[string]string{}
-	maps.Copy(all, d.refused)
-	for mountPoint, why := range refusals {
-		if all[mountPoint] != why && (all[mountPoint] != "" || len(all) < maxConditions) {
-			all[mountPoint], isNew = why, true
+// add returns whether any of the texts is another one than was said of the same.
+func (d reported) add(texts map[string]string) (isNew bool) {
+	for of, text := range texts {
+		if before, known := d.said[of]; before != text && (known || len(d.said) < maxSaid) {
+			d.said[of], isNew = text, true
 		}
 	}
-	d.refused = all
 	return isNew
 }
 

@@ -32,6 +32,10 @@ const (
 	// for about half a minute: an API that has just started denies everything (403)
 	// until it has read the roles, and client-go's recorder drops denied events.
 	holdRetries = 5
+	// sinceGap is how long a volume may go without a check and still count as sick all the time.
+	// A driver may have repaired it in a longer one, and has its time again for what is found then.
+	// The loop tries a sick volume more often.
+	sinceGap = time.Hour
 )
 
 // reporter reports volumes to their users in the cluster: what callers of the server were
@@ -64,21 +68,18 @@ type volumeKey struct{ driver, id string }
 // volume is what is known of one volume.
 type volume struct {
 	reported reported
-	latest   check
+	// checked is when the last check found state, of the whole volume and not only of the
+	// checked mount points. state is empty while no check could judge all of it.
+	checked time.Time
+	state   string
+	// pods are those whose mount points the last check saw.
+	pods []string
 	// since has, by reason, since when the volume's checks have found it.
 	since map[string]time.Time
 	// messages wait to be recorded.
 	messages []message
 	// annotation is what the claim has.
 	annotation annotation
-}
-
-// check is what the last check found, without anything of the request.
-type check struct {
-	at time.Time
-	// state is that of the whole volume, and not only of the checked mount points.
-	state string
-	pods  []string
 }
 
 // newReporter returns a reporter that sends nothing before run.
@@ -103,7 +104,8 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kept, known := r.volumes.Get(key)
-	if report.Verdict() == healer.NotJudged {
+	notJudged := report.Verdict() == healer.NotJudged
+	if notJudged && !report.Helped() {
 		if known { // the check found none of the reasons: the driver has its time again for the next one
 			kept.(*volume).since = nil
 		}
@@ -115,14 +117,18 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 	}
 	v := kept.(*volume)
 	conditions := v.reported.conditions.after(report, r.cluster.podHere)
-	since := map[string]time.Time{}
+	since, now := map[string]time.Time{}, time.Now()
 	for _, m := range conditions {
 		for _, reason := range m.reasons {
-			since[reason] = cmp.Or(v.since[reason], time.Now())
+			if since[reason] = now; now.Sub(v.checked) < sinceGap {
+				since[reason] = cmp.Or(v.since[reason], now)
+			}
 		}
 	}
-	v.since = since
-	v.latest = check{at: time.Now(), state: stateOf(conditions), pods: podsOf(report)}
+	v.since, v.pods = since, podsOf(report)
+	if !notJudged { // else the claim keeps its annotation: a healed mount point does not make all of it healthy
+		v.checked, v.state = now, stateOf(conditions)
+	}
 	next, messages := v.reported.after(report, conditions, words)
 	if r.pending+len(messages) > maxPending {
 		messages = nil // reported stays as it was, so that the next check says it
@@ -130,7 +136,7 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 		v.reported, v.messages, r.pending = next, append(v.messages, messages...), r.pending+len(messages)
 	}
 	// A volume that failed is queued already, and waits for its next try.
-	isDue := r.queue.NumRequeues(key) == 0 && (len(v.messages) > 0 || !v.annotation.covers(v.latest))
+	isDue := r.queue.NumRequeues(key) == 0 && (len(v.messages) > 0 || !v.annotation.covers(*v))
 	if (isDue || len(messages) > 0) && r.queue.Len() < maxVolumes {
 		r.queue.Add(key)
 	}
@@ -196,7 +202,7 @@ func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 	}
 	v := *kept.(*volume)
 	r.mu.Unlock()
-	on, known := r.cluster.subjects(ctx, key.driver, key.id, v.latest.pods)
+	on, known := r.cluster.subjects(ctx, key.driver, key.id, v.pods)
 	if !known {
 		klog.V(2).InfoS("No object to report on", "driver", line(key.driver), "volume_id", line(key.id))
 		r.mu.Lock()
@@ -229,7 +235,7 @@ func (r *reporter) written(key volumeKey, a annotation, err error) (messages []m
 	v := kept.(*volume)
 	v.annotation = a
 	switch {
-	case err == nil && a.claim != "" && !a.covers(v.latest):
+	case err == nil && a.claim != "" && !a.covers(*v):
 		r.queue.Add(key)
 	case isOutage(err), err != nil && r.queue.NumRequeues(key) < holdRetries:
 		return nil

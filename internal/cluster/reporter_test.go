@@ -103,6 +103,12 @@ func healed() healer.Report {
 	return r
 }
 
+// inPart returns a report of a volume of which another mount point could not be judged.
+func inPart(r healer.Report) healer.Report {
+	r.After.Case.Unjudged = []healer.Unjudged{{MountPoint: healer.MountPoint{Path: "/of/another/pod"}}}
+	return r
+}
+
 func refusedFor(why string) healer.Report {
 	r := abnormal(healer.Disconnected)
 	r.Refused = []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: why}, {Step: "rebind", MountPoint: "/q", Why: why}}
@@ -173,6 +179,10 @@ func TestEvents(t *testing.T) {
 		"healed later": {
 			[]healer.Report{abnormal(healer.Disconnected), healed()},
 			[]string{"VolumeAbnormal x1: text 0", "VolumeHealed x1: text 1"},
+		},
+		"healed, as far as it could be judged": {
+			[]healer.Report{abnormal(healer.Disconnected), inPart(healed()), inPart(healthy()), abnormal(healer.Disconnected)},
+			[]string{"VolumeAbnormal x1: text 0", "VolumeHealed x1: text 1", "VolumeAbnormal x1: text 3"},
 		},
 		"came back by itself": {
 			[]healer.Report{abnormal(healer.NotResponding), healthy(), healthy()},

@@ -180,6 +180,12 @@ func TestSelfRepairGrace(t *testing.T) {
 		left(false)
 		leave(kubetest.DriverName + ": 1h")
 		left(true)
+		time.Sleep(sinceGap + time.Second) // nobody looked: it may have been repaired, and broken again
+		left(true)
+		time.Sleep(sinceGap / 2)
+		left(true)
+		time.Sleep(sinceGap / 2)
+		left(false)
 		if _, err := c.Order(kubetest.DriverName); err == nil || !strings.Contains(err.Error(), "repairs its volumes itself") {
 			t.Error(err)
 		}
