@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -141,11 +142,11 @@ func TestDriverAway(t *testing.T) {
 		"in a namespace that is gone":             {[]kubetest.Object{sick}, false},
 		"in kube-system":                          {[]kubetest.Object{system}, true},
 		"a tenant's is not ready":                 {[]kubetest.Object{storage("restricted"), sick, ready}, false},
-		"in a namespace that the settings name":   {[]kubetest.Object{sick, settings(keyDriverNamespaces, "[storage]")}, true},
-		"in another one than the settings name":   {[]kubetest.Object{storage("privileged"), sick, settings(keyDriverNamespaces, "[other]")}, false},
-		"in kube-system, and the settings do not": {[]kubetest.Object{system, settings(keyDriverNamespaces, "[]")}, false},
-		"a set that is not named":                 {[]kubetest.Object{storage("privileged"), sick, settings(keyDriverDaemonSets, kubetest.DriverName+": storage/named")}, false},
-		"a set that is named":                     {[]kubetest.Object{sick, settings(keyDriverDaemonSets, kubetest.DriverName+": storage/set")}, true},
+		"in a namespace that the settings name":   {[]kubetest.Object{sick, settings(clustersettings.DriverNamespaces, "[storage]")}, true},
+		"in another one than the settings name":   {[]kubetest.Object{storage("privileged"), sick, settings(clustersettings.DriverNamespaces, "[other]")}, false},
+		"in kube-system, and the settings do not": {[]kubetest.Object{system, settings(clustersettings.DriverNamespaces, "[]")}, false},
+		"a set that is not named":                 {[]kubetest.Object{storage("privileged"), sick, settings(clustersettings.DriverDaemonSets, kubetest.DriverName+": storage/named")}, false},
+		"a set that is named":                     {[]kubetest.Object{sick, settings(clustersettings.DriverDaemonSets, kubetest.DriverName+": storage/set")}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

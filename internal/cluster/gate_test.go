@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -115,21 +116,21 @@ var changes = map[string]struct {
 	"the pod goes":               {change: func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod) }, want: "is terminating", rule: healer.RuleWanted},
 	"the pod is gone":            {change: func(d *disk) { d.api.Remove(d.pod) }, want: "no pod", rule: healer.RuleWanted},
 	"the claim is another one":   {change: func(d *disk) { d.claim.UID = "another"; d.api.Put(d.claim) }, want: "does not list", rule: healer.RuleWanted},
-	"the cluster may only check": {change: func(d *disk) { d.settings(keyMode, "check") }, want: "mode check", rule: healer.RuleMode},
-	"the cluster is off":         {change: func(d *disk) { d.settings(keyMode, "off") }, want: "mode off", rule: healer.RuleMode},
+	"the cluster may only check": {change: func(d *disk) { d.settings(clustersettings.Mode, "check") }, want: "mode check", rule: healer.RuleMode},
+	"the cluster is off":         {change: func(d *disk) { d.settings(clustersettings.Mode, "off") }, want: "mode off", rule: healer.RuleMode},
 	"the settings are wrong":     {change: func(d *disk) { d.settings("x", "y") }, want: "key x", rule: healer.RuleMode},
 	"the claim may only be checked": {change: func(d *disk) {
-		d.claim.Annotations = map[string]string{modeAnnotation: "check"}
+		d.claim.Annotations = map[string]string{clustersettings.ModeAnnotation: "check"}
 		d.api.Put(d.claim)
 	}, want: "mode check", rule: healer.RuleMode},
 	"the node is drained":     {change: (*disk).drain, want: "drained", rule: healer.RuleDrain},
 	"the driver is not ready": {change: (*disk).rollOut, want: "not been ready", rule: healer.RuleDriverGrace},
 	"it is left to the driver": {change: func(d *disk) {
-		d.settings(keySelfRepair, fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted))
+		d.settings(clustersettings.SelfRepair, fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted))
 	}, want: "is left to driver", rule: healer.RuleSelfRepair},
 	"a pod says heal, and the node check": {change: func(d *disk) {
-		d.pod.Annotations = map[string]string{modeAnnotation: "heal"}
-		d.node.Annotations = map[string]string{modeAnnotation: "check"}
+		d.pod.Annotations = map[string]string{clustersettings.ModeAnnotation: "heal"}
+		d.node.Annotations = map[string]string{clustersettings.ModeAnnotation: "check"}
 		d.api.Put(d.pod, d.node)
 	}, want: "mode check by Node", rule: healer.RuleMode},
 	"connection refused":       {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer", rule: healer.RuleAPI},
@@ -320,15 +321,15 @@ func TestInspect(t *testing.T) {
 		}
 		inspect(podMountPoint, "")
 		kubetest.Terminate(disk.pod)
-		disk.pod.Annotations = map[string]string{modeAnnotation: "off"}
+		disk.pod.Annotations = map[string]string{clustersettings.ModeAnnotation: "off"}
 		api.Put(disk.pod)
 		inspect(podMountPoint, "mode off by Pod")
 		inspect(stagedMountPoint, "mode off by Pod")
-		disk.pod.Annotations = map[string]string{modeAnnotation: "heal"}
+		disk.pod.Annotations = map[string]string{clustersettings.ModeAnnotation: "heal"}
 		api.Put(disk.pod)
 		inspect(podMountPoint, "")
 
-		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
+		disk.claim.Annotations = map[string]string{clustersettings.ModeAnnotation: "off"}
 		api.Put(disk.claim)
 		inspect(podMountPoint, "") // not read again yet
 		d, step := node.at(podMountPoint, false)
@@ -343,7 +344,7 @@ func TestInspect(t *testing.T) {
 		time.Sleep(time.Hour)
 		inspect(podMountPoint, "")
 
-		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
+		disk.claim.Annotations = map[string]string{clustersettings.ModeAnnotation: "off"}
 		api.Put(disk.claim)
 		time.Sleep(time.Hour)
 		inspect(podMountPoint, "mode off by PersistentVolumeClaim")
@@ -454,7 +455,7 @@ func TestWriteThroughAnotherPod(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
 		other := kubetest.Pod("other", disk.claim)
-		other.Annotations = map[string]string{modeAnnotation: "check"}
+		other.Annotations = map[string]string{clustersettings.ModeAnnotation: "check"}
 		api.Put(other)
 		c, end := following(t, api)
 		defer end()

@@ -48,10 +48,8 @@ var (
 	driverKind = kindOf(storagev1.GroupName, "csidrivers", func(*storagev1.CSIDriver) {})
 )
 
-// modeAnnotation is the one annotation that is kept of every object.
-const modeAnnotation = clustersettings.ModeAnnotation
-
-// maxModeBytes bounds what is kept of it: no mode is longer.
+// maxModeBytes bounds what is kept of clustersettings.ModeAnnotation, the one annotation that is
+// kept of every object: no mode is longer.
 const maxModeBytes = 64
 
 // daemonSet is the one kind of owner that is kept.
@@ -89,11 +87,11 @@ func (k kind[T]) strip(o T) {
 			o.SetLabels(map[string]string{enforceLabel: enforce})
 		}
 	}
-	mode, set := o.GetAnnotations()[modeAnnotation]
+	mode, set := o.GetAnnotations()[clustersettings.ModeAnnotation]
 	o.SetAnnotations(nil)
 	if set {
 		// Cloned, so that the rest of a long value is freed.
-		o.SetAnnotations(map[string]string{modeAnnotation: strings.Clone(mode[:min(len(mode), maxModeBytes)])})
+		o.SetAnnotations(map[string]string{clustersettings.ModeAnnotation: strings.Clone(mode[:min(len(mode), maxModeBytes)])})
 	}
 	k.stripSpec(o)
 }

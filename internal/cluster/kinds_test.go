@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -24,19 +25,19 @@ func TestStrippedPodIsSmall(t *testing.T) {
 		}}})
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Args: []string{strings.Repeat("x", i)}})
 	}
-	p.Annotations = map[string]string{modeAnnotation: strings.Repeat("x", much)}
+	p.Annotations = map[string]string{clustersettings.ModeAnnotation: strings.Repeat("x", much)}
 	podKind.strip(p)
-	if len(p.Spec.Volumes) > maxPodVolumes || len(p.Spec.Containers) > 0 || len(p.Annotations[modeAnnotation]) > maxModeBytes {
-		t.Errorf("%d volumes, %d containers, %d bytes of a mode", len(p.Spec.Volumes), len(p.Spec.Containers), len(p.Annotations[modeAnnotation]))
+	if len(p.Spec.Volumes) > maxPodVolumes || len(p.Spec.Containers) > 0 || len(p.Annotations[clustersettings.ModeAnnotation]) > maxModeBytes {
+		t.Errorf("%d volumes, %d containers, %d bytes of a mode", len(p.Spec.Volumes), len(p.Spec.Containers), len(p.Annotations[clustersettings.ModeAnnotation]))
 	}
 	for _, v := range p.Spec.Volumes {
 		if n := len(v.HostPath.Path); n > maxPluginPath {
 			t.Fatalf("a path of %d bytes", n)
 		}
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{modeAnnotation: strings.Repeat("x", much), "x": strings.Repeat("x", much)}}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{clustersettings.ModeAnnotation: strings.Repeat("x", much), "x": strings.Repeat("x", much)}}}
 	claimKind.strip(claim)
-	if kept := claim.Annotations; len(kept) != 1 || len(kept[modeAnnotation]) > maxModeBytes {
+	if kept := claim.Annotations; len(kept) != 1 || len(kept[clustersettings.ModeAnnotation]) > maxModeBytes {
 		t.Error("the annotations of a claim are kept as they are")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -52,7 +53,7 @@ func TestLoopByNode(t *testing.T) {
 				node.Labels = tc.labels
 				api.Put(node)
 				if tc.settings != "" {
-					api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{keyLoop: tc.settings}})
+					api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{clustersettings.Loop: tc.settings}})
 				}
 				p, end := following(t, api)
 				defer end()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 // mode is what may be done with a volume; a lower one is stricter. It may be set by
@@ -58,7 +60,7 @@ func (e effectiveMode) require(wanted mode) error {
 // mode returns the strictest mode for a volume at a mount point: of the settings,
 // the node, the volume with its claim and class, and the pods.
 func (c *Cluster) mode(w view) effectiveMode {
-	e := effectiveMode{mode: w.settings.mode, by: c.configMapName() + ", key " + keyMode}
+	e := effectiveMode{mode: w.settings.mode, by: c.configMapName() + ", key " + clustersettings.Mode}
 	if w.settings.err != nil {
 		e.by, e.err = c.configMapName(), w.settings.err
 	}
@@ -87,11 +89,11 @@ func (c *Cluster) mode(w view) effectiveMode {
 
 // annotatedMode returns the mode that one object allows; what is its kind and name.
 func annotatedMode(what string, o metav1.Object) effectiveMode {
-	value, set := o.GetAnnotations()[modeAnnotation]
+	value, set := o.GetAnnotations()[clustersettings.ModeAnnotation]
 	if !set {
 		return effectiveMode{mode: modeHeal}
 	}
-	e := effectiveMode{by: what + ", annotation " + modeAnnotation}
+	e := effectiveMode{by: what + ", annotation " + clustersettings.ModeAnnotation}
 	e.mode, e.err = parseMode(value)
 	return e
 }

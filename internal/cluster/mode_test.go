@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -28,7 +29,7 @@ func theSettings(data map[string]string) *corev1.ConfigMap {
 // says annotates an object with a mode, unless it is empty.
 func says[T metav1.Object](o T, mode string) T {
 	if mode != "" {
-		o.SetAnnotations(map[string]string{modeAnnotation: mode})
+		o.SetAnnotations(map[string]string{clustersettings.ModeAnnotation: mode})
 	}
 	return o
 }
@@ -74,7 +75,7 @@ func TestStrictestModeCounts(t *testing.T) {
 			volumes: []boundVolume{{pv: says(pv, said[2]), claim: says(claim, said[3]), class: says(aClass("fast"), said[1]), matches: true}},
 		}
 		if said[5] != "" {
-			w.settings = parseSettings(map[string]string{keyMode: said[5]})
+			w.settings = parseSettings(map[string]string{clustersettings.Mode: said[5]})
 		}
 		r := c.mode(w)
 		if r.mode != want {
@@ -198,7 +199,7 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 		}
 		defer p.Leave(nil)
 		api.Set(func(a *kubetest.API) { a.Stalled = true })
-		disk.settings(keyMode, "off")
+		disk.settings(clustersettings.Mode, "off")
 		expect(t, "in the middle", p.Revalidate(t.Context()), "mode off")
 		_, err = gate.Enter(t.Context(), d, step)
 		expect(t, "before", err, "mode off")
@@ -220,14 +221,14 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
 				disk := newDisk(api)
-				disk.settings(keyMode, "heal")
+				disk.settings(clustersettings.Mode, "heal")
 				c, end := following(t, api)
 				defer end()
 				node := &thisHost{t: t}
 				d, step := node.at(podMountPoint, false)
 				gate := c.with(node)
 				api.Set(func(a *kubetest.API) { a.Stalled = true })
-				disk.settings(keyMode, "off")
+				disk.settings(clustersettings.Mode, "off")
 				_, err := gate.Enter(t.Context(), d, step)
 				expect(t, "at first", err, "mode off")
 				later(disk)
@@ -246,7 +247,7 @@ func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		api.Set(func(a *kubetest.API) { a.Stalled = true })
-		disk.pod.Annotations = map[string]string{modeAnnotation: "check"}
+		disk.pod.Annotations = map[string]string{clustersettings.ModeAnnotation: "check"}
 		api.Put(disk.pod)
 		node := &thisHost{t: t}
 		d, step := node.at(podMountPoint, false)

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -60,7 +61,7 @@ func TestContainerDuringAnOutage(t *testing.T) {
 		"all is known":             {known: true},
 		"nothing was ever read":    {want: "what the cluster wants is not known"},
 		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.Put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
-		"the cluster is off":       {before: func(d *disk) { d.settings(keyMode, "off") }, known: true, want: "mode off"},
+		"the cluster is off":       {before: func(d *disk) { d.settings(clustersettings.Mode, "off") }, known: true, want: "mode off"},
 		"only a step read the last mode": {late: func(d *disk) {
 			d.api.Put(says(d.pod, "check"))
 		}, known: true, want: "mode check by Pod"},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -43,10 +44,10 @@ func (c *Cluster) Order(driver string) (healer.RestageOrder, error) {
 	}
 	if len(s.selfRepair[driver]) > 0 {
 		return "", fmt.Errorf("driver %s repairs its volumes itself, and one that it did not repair is staged anew only where it is switched on: see docs/restage.md, then %s in %s",
-			healer.QuoteName(driver), keyRestage, c.configMapName())
+			healer.QuoteName(driver), clustersettings.Restage, c.configMapName())
 	}
 	return "", fmt.Errorf("driver %s is not switched on: see docs/restage.md for what to test first, then %s in %s",
-		healer.QuoteName(driver), keyRestage, c.configMapName())
+		healer.QuoteName(driver), clustersettings.Restage, c.configMapName())
 }
 
 // Request returns what kubelet would call the driver with to stage a volume, by what the

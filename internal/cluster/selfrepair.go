@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -100,7 +101,7 @@ func (p *permit) left(ctx context.Context, s settings, reason healer.Reason) err
 		return nil
 	}
 	return fmt.Errorf("%s is left to driver %s, which repairs it itself, until %s (%s in %s changes that, and %s for how long)",
-		reason, driver, since.Add(grace).UTC().Format(time.RFC3339), keySelfRepair, p.cluster.configMapName(), keySelfRepairGrace)
+		reason, driver, since.Add(grace).UTC().Format(time.RFC3339), clustersettings.SelfRepair, p.cluster.configMapName(), clustersettings.SelfRepairGrace)
 }
 
 // leaves returns whether the driver repairs such a condition itself.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
@@ -133,7 +134,7 @@ func TestSelfRepairGrace(t *testing.T) {
 		d, step := node.at(podMountPoint, false)
 		leave := func(grace string) {
 			api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{
-				keySelfRepair: fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted), keySelfRepairGrace: grace,
+				clustersettings.SelfRepair: fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted), clustersettings.SelfRepairGrace: grace,
 			}})
 			synctest.Wait()
 		}

@@ -19,36 +19,22 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-const (
-	keyMode                   = clustersettings.Mode
-	keyLoop                   = clustersettings.Loop
-	keySelfRepair             = clustersettings.SelfRepair
-	keySelfRepairGrace        = clustersettings.SelfRepairGrace
-	keyWriteWithoutAttachment = clustersettings.WriteWithoutAttachment
-	keyDriverDaemonSets       = clustersettings.DriverDaemonSets
-	keyDriverNamespaces       = clustersettings.DriverNamespaces
-	keyRestage                = clustersettings.Restage
-)
-
-// settingKeys are the keys of the ConfigMap with the cluster's settings, and how each is
-// read (docs/policy.md).
-var settingKeys = []struct {
-	name string
-	read func(s *settings, text string) error
-}{
-	{keyMode, func(s *settings, text string) error { return parse(&s.mode, text, parseMode) }},
-	{keyLoop, func(s *settings, text string) error { return parse(&s.loop, text, parseLoop) }},
-	{keySelfRepair, func(s *settings, text string) error { return parse(&s.selfRepair, text, parseSelfRepair) }},
-	{keySelfRepairGrace, func(s *settings, text string) error { return parse(&s.selfRepairGrace, text, parseGrace) }},
-	{keyRestage, func(s *settings, text string) error { return parse(&s.restage, text, parseRestage) }},
-	{keyWriteWithoutAttachment, func(s *settings, text string) error { return parse(&s.writeWithoutAttachment, text, parseYAML) }},
-	{keyDriverDaemonSets, func(s *settings, text string) error { return parse(&s.daemonSets, text, parseYAML) }},
-	{keyDriverNamespaces, func(s *settings, text string) error { return parse(&s.driverNamespaces, text, parseNamespaces) }},
+// readSetting has how each key of the ConfigMap with the cluster's settings is read
+// (docs/policy.md).
+var readSetting = map[string]func(s *settings, text string) error{
+	clustersettings.Mode:                   func(s *settings, text string) error { return parse(&s.mode, text, parseMode) },
+	clustersettings.Loop:                   func(s *settings, text string) error { return parse(&s.loop, text, parseLoop) },
+	clustersettings.SelfRepair:             func(s *settings, text string) error { return parse(&s.selfRepair, text, parseSelfRepair) },
+	clustersettings.SelfRepairGrace:        func(s *settings, text string) error { return parse(&s.selfRepairGrace, text, parseGrace) },
+	clustersettings.Restage:                func(s *settings, text string) error { return parse(&s.restage, text, parseRestage) },
+	clustersettings.WriteWithoutAttachment: func(s *settings, text string) error { return parse(&s.writeWithoutAttachment, text, parseYAML) },
+	clustersettings.DriverDaemonSets:       func(s *settings, text string) error { return parse(&s.daemonSets, text, parseYAML) },
+	clustersettings.DriverNamespaces:       func(s *settings, text string) error { return parse(&s.driverNamespaces, text, parseNamespaces) },
 	// The controller acts on it; a node only refuses what it cannot read.
-	{clustersettings.Evict, func(_ *settings, text string) error {
+	clustersettings.Evict: func(_ *settings, text string) error {
 		_, err := clustersettings.ParseEviction(text)
 		return err
-	}},
+	},
 }
 
 // parse sets one field to what a text says. With an error, too: some parsers then return
@@ -97,19 +83,12 @@ func defaultSettings() settings {
 func parseSettings(data map[string]string) settings {
 	s := defaultSettings()
 	var errs []error
-	var names []string
-	known := map[string]bool{}
-	for _, key := range settingKeys {
-		names, known[key.name] = append(names, key.name), true
-		if text, set := data[key.name]; set {
-			if err := key.read(&s, text); err != nil {
-				errs = append(errs, fmt.Errorf("key %s: %w", key.name, err))
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(data)) {
-		if !known[name] {
-			errs = append(errs, fmt.Errorf("key %s: is none of %s", name, strings.Join(names, ", ")))
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		read, known := readSetting[key]
+		if !known {
+			errs = append(errs, fmt.Errorf("key %s: is none of %s", key, strings.Join(clustersettings.Keys, ", ")))
+		} else if err := read(&s, data[key]); err != nil {
+			errs = append(errs, fmt.Errorf("key %s: %w", key, err))
 		}
 	}
 	if s.err = errors.Join(errs...); s.err != nil {

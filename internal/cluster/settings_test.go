@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -130,7 +131,7 @@ func TestLatestSettings(t *testing.T) {
 			mode mode
 			text string
 		}{{"off", modeOff, ""}, {"heal", modeHeal, ""}, {"bad", modeCheck, "bad"}, {"check", modeCheck, ""}} {
-			api.Put(theSettings(map[string]string{keyMode: change.word}))
+			api.Put(theSettings(map[string]string{clustersettings.Mode: change.word}))
 			synctest.Wait()
 			is(change.mode, change.text)
 			is(change.mode, change.text)
@@ -138,7 +139,7 @@ func TestLatestSettings(t *testing.T) {
 		api.Remove(theSettings(nil))
 		synctest.Wait()
 		is(modeCheck, "") // a deletion is no permission to heal
-		r := c.mode(view{settings: parseSettings(map[string]string{keyMode: "bad"})})
+		r := c.mode(view{settings: parseSettings(map[string]string{clustersettings.Mode: "bad"})})
 		if err := r.require(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
 			t.Errorf("got %v", err)
 		}
@@ -147,12 +148,9 @@ func TestLatestSettings(t *testing.T) {
 
 // TestEveryKeyIsKnown to the controller, too.
 func TestEveryKeyIsKnown(t *testing.T) {
-	var read []string
-	for _, key := range settingKeys {
-		read = append(read, key.name)
-	}
-	if !slices.Equal(read, clustersettings.Keys) {
-		t.Errorf("read %v, known %v", read, clustersettings.Keys)
+	read, known := slices.Sorted(maps.Keys(readSetting)), slices.Sorted(slices.Values(clustersettings.Keys))
+	if !slices.Equal(read, known) {
+		t.Errorf("read %v, known %v", read, known)
 	}
 	if s := parseSettings(map[string]string{"evict": "drivers: [a]"}); s.err != nil || s.mode != modeHeal {
 		t.Errorf("got %+v", s)

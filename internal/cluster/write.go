@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 // mayWrite returns why this node must not write to a volume's device; nil: it may.
@@ -65,7 +67,7 @@ func (c *Cluster) writesWithoutAttachment(ctx context.Context, s settings, drive
 		return true, nil
 	}
 	return false, fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
-		driver, keyWriteWithoutAttachment, c.configMapName())
+		driver, clustersettings.WriteWithoutAttachment, c.configMapName())
 }
 
 // attachedHere returns an error unless the volume is attached to this node.

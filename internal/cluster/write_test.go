@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -139,16 +140,16 @@ func TestWriteToADevice(t *testing.T) {
 		"the driver does not": {change: func(d *disk) { d.driver(false) }, want: "attachRequired: false"},
 		"the driver does not, and may": {change: func(d *disk) {
 			d.driver(false)
-			d.settings(keyWriteWithoutAttachment, "["+kubetest.DriverName+"]")
+			d.settings(clustersettings.WriteWithoutAttachment, "["+kubetest.DriverName+"]")
 			d.api.Remove(d.attached)
 		}},
 		"the driver does not, and another may": {change: func(d *disk) {
 			d.driver(false)
-			d.settings(keyWriteWithoutAttachment, "[x]")
+			d.settings(clustersettings.WriteWithoutAttachment, "[x]")
 		}, want: "attachRequired: false"},
 		"the driver does not, and may, at a node out of service": {change: func(d *disk) {
 			d.driver(false)
-			d.settings(keyWriteWithoutAttachment, "["+kubetest.DriverName+"]")
+			d.settings(clustersettings.WriteWithoutAttachment, "["+kubetest.DriverName+"]")
 			d.outOfService()
 		}, want: corev1.TaintNodeOutOfService},
 
