@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -159,6 +160,60 @@ func TestSwapIsRefused(t *testing.T) {
 				t.Errorf("%+v, before %+v", now, before)
 			}
 		})
+	}
+}
+
+// beneath puts a clone of the host's mount beneath the process's, as an interrupted swap leaves
+// it.
+func (g guest) beneath(t *testing.T) (ours facts.Ref) {
+	t.Helper()
+	if !CanMoveBeneath() {
+		t.Skip("the kernel cannot put a mount beneath another one")
+	}
+	done := make(chan error)
+	go func() { // on a thread of its own, which ends with it
+		runtime.LockOSThread()
+		done <- func() error {
+			in, err := openContainer(g.swap.Container)
+			if err != nil {
+				return err
+			}
+			defer in.close()
+			s := prepareSwap(in, g.swap)
+			defer s.close()
+			if err := errors.Join(s.err, in.enter()); err != nil {
+				return err
+			}
+			target, err := in.reach(g.swap.Container)
+			if err != nil {
+				return err
+			}
+			defer target.close()
+			fd, _, err := target.top()
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			ours = s.ours
+			return s.move(fd)
+		}()
+	}()
+	must(t, <-done)
+	return ours
+}
+
+// An interrupted swap is finished only if the mount that it was to replace is still dead.
+func TestSwapIsResumed(t *testing.T) {
+	dead, alive := newGuest(t, false), newGuest(t, true)
+	dead.swap.Ours, alive.swap.Ours = dead.beneath(t), alive.beneath(t)
+	before := alive.swap.Container.Mount
+	results := run(t, dead.swap, alive.swap)
+	if r := results[0]; r.Err != "" || r.Errno != 0 || !dead.swap.Ours.Same(dead.top(t).Ref()) {
+		t.Errorf("dead: %+v", r)
+	}
+	root := fmt.Sprintf("/proc/%d/root%s", alive.swap.Container.PID, alive.path)
+	if r := results[1]; !r.Refused || !strings.Contains(r.Err, "answers again") || uniqueID(unix.AT_FDCWD, root, 0) != before.ID {
+		t.Errorf("alive: %+v", r)
 	}
 }
 
