@@ -59,7 +59,8 @@ func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(cont
 		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
 	}
 	// The mount point is no longer wanted: it is left as it was found.
-	if undoErr := n.unmountDuplicate(ctx, q.Target, a.Mount); undoErr != nil {
+	placed := facts.Mount{Path: q.Target, ID: a.Mount.ID, OldID: a.Mount.OldID}
+	if _, undoErr := step(ctx, n, ops.UnmountTop, facts.UnmountPlan{Top: placed, Placeholder: true, Below: a.On}); undoErr != nil {
 		return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, undoErr)
 	}
 	return err
@@ -87,27 +88,13 @@ func (n *Node) finalize(ctx context.Context, plan facts.RebindPlan, placed facts
 	return nil
 }
 
-// UnmountDuplicate unmounts a placeholder from the top of a stack. Where the mount below shares its mount
-// events, the kernel unmounts what is at the same place on the peers of that: it is refused unless those
-// are copies of the placeholder.
-func (n *Node) UnmountDuplicate(ctx context.Context, placeholder facts.Mount, revalidate func(context.Context) error) error {
+// UnmountTop unmounts a placeholder, or a dead mount, from the top of a stack. The mount below stays as
+// it is.
+func (n *Node) UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
-	return n.unmountDuplicate(ctx, placeholder.Path, placeholder.Ref())
-}
-
-func (n *Node) unmountDuplicate(ctx context.Context, target string, m facts.Ref) error {
-	_, err := step(ctx, n, ops.UnmountDuplicate, ops.UnmountDuplicateQuery{Target: target, Mount: m})
-	return err
-}
-
-// UnmountDeadTop unmounts a dead mount from the top of a stack. The mount below stays as it is.
-func (n *Node) UnmountDeadTop(ctx context.Context, dead, below facts.Mount, revalidate func(context.Context) error) error {
-	if err := revalidate(ctx); err != nil {
-		return err
-	}
-	_, err := step(ctx, n, ops.UnmountDeadTop, ops.UnmountDeadTopQuery{Dead: dead, Below: below.Ref()})
+	_, err := step(ctx, n, ops.UnmountTop, plan)
 	return err
 }
 

@@ -37,10 +37,7 @@ func TestNothingIsDoneForAMountPointThatIsNotWanted(t *testing.T) {
 			return node.Finish(t.Context(), plan, placeholder, revalidate)
 		},
 		"take off": func(revalidate func(context.Context) error) error {
-			return node.UnmountDuplicate(t.Context(), placeholder, revalidate)
-		},
-		"unmount-dead-top": func(revalidate func(context.Context) error) error {
-			return node.UnmountDeadTop(t.Context(), placeholder, placeholder, revalidate)
+			return node.UnmountTop(t.Context(), facts.UnmountPlan{Top: placeholder, Placeholder: true}, revalidate)
 		},
 	} {
 		if err := step(func(context.Context) error { return unwanted }); !errors.Is(err, unwanted) {

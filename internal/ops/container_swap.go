@@ -89,7 +89,7 @@ func (s *swap) run() error {
 	}
 	s.parent = parentMount
 	if w.Stray != (facts.Ref{}) {
-		if err := at.unmountTop(w.Stray); err != nil {
+		if err := at.umount(w.Stray); err != nil {
 			return err
 		}
 		if err := (Dead{}).check(at); err != nil { // no probe could reach the dead mount beneath it

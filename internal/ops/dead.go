@@ -134,21 +134,21 @@ func (d Dead) isCopy(dead, m facts.Mount) bool {
 	return !facts.IsType(m.FSType, facts.NFS) || group != 0 && (m.Propagation.Shared == group || m.Propagation.Master == group)
 }
 
-// notCopies returns the mounts that a umount of the dead mount, which is on m, would take by
-// propagation beside the copies of the dead mount. below is the directory below the root of m
-// on which the dead mount is, empty for the root itself.
-func (d Dead) notCopies(t thread, m facts.Ref, below string) (others []facts.Mount, err error) {
-	all, err := unmountedWith(m, below)
-	if err != nil {
-		return nil, err
+// checkTakesOnly refuses when a umount of m, which is mounted on another mount, would take by
+// propagation another mount than copies of m: a driver's own, say, in its mount namespace. below
+// is the directory below the root of on at which m is, empty for the root itself.
+func checkTakesOnly(t thread, m, on facts.Ref, below string, isCopy func(of, m facts.Mount) bool) error {
+	all, err := unmountedWith(on, below)
+	if err != nil || len(all) == 0 {
+		return err
 	}
-	dead, err := t.entry(d.Mount)
+	of, err := t.entry(m)
 	for _, e := range all {
-		if e.OldID != d.Mount.OldID && !d.isCopy(dead, e) {
-			others = append(others, e)
+		if err == nil && e.OldID != m.OldID && !isCopy(of, e) {
+			err = refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
 		}
 	}
-	return others, err
+	return err
 }
 
 // unmountedWith returns the mounts, in any mount namespace with the host's owner, that an

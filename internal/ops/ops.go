@@ -20,10 +20,8 @@ var (
 	Place = worker.Define("place", worker.Spent, place)
 	// Finalize gives a placed clone that is alone its final attributes.
 	Finalize = worker.Define("finalize", worker.Spent, finalize)
-	// UnmountDeadTop takes a dead mount off the top of a stack.
-	UnmountDeadTop = worker.Define("unmount-dead-top", worker.Spent, unmountDeadTop)
-	// UnmountDuplicate unmounts one placeholder from the top of a stack.
-	UnmountDuplicate = worker.Define("unmount-duplicate", worker.Spent, unmountDuplicate)
+	// UnmountTop unmounts a dead mount or a placeholder from the top of a stack.
+	UnmountTop = worker.Define("unmount-top", worker.Spent, unmountTop)
 	// Processes finds the containers and the FUSE daemons among all processes.
 	Processes = worker.Define("processes", worker.Spent, processes)
 	// Mounts tells what containers have mounted.
@@ -50,7 +48,7 @@ var (
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
 	return []worker.Servable{
-		Inspect, InspectSilent, InspectAll, LookUp, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Inspect, InspectSilent, InspectAll, LookUp, Published, Write, Place, Finalize, UnmountTop,
 		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
 		AbortFUSE, UnmountDead, MountDead, Mounting,

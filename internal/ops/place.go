@@ -61,6 +61,8 @@ type PlaceQuery struct {
 // PlaceAnswer names the mount now at the mount point.
 type PlaceAnswer struct {
 	Mount facts.Ref
+	// On is what it is mounted on.
+	On facts.Ref
 	// Left is true when another mount namespace has a mount of its own on top of its copy
 	// of the dead mount: all copies of the dead mount were left there, or the umount would
 	// have taken that mount, too.
@@ -101,7 +103,7 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 		return a, err
 	}
 	err = p.run()
-	return PlaceAnswer{Mount: p.ours, Left: p.left}, err
+	return PlaceAnswer{Mount: p.ours, On: p.parent, Left: p.left}, err
 }
 
 // placement is a clone on its way to a mount point.
@@ -242,8 +244,7 @@ func (p *placement) detachDead() error {
 		return err
 	}
 	if p.propagates {
-		others, err := p.dead.notCopies(p.target.thread, p.ours, "")
-		p.left = err != nil || len(others) > 0
+		p.left = checkTakesOnly(p.target.thread, p.dead.Mount, p.ours, "", p.dead.isCopy) != nil
 	}
 	if p.left {
 		if err := mount.AddAttr(p.clone, 0, unix.MS_PRIVATE); err != nil {
@@ -290,7 +291,7 @@ func (p *placement) verify() error {
 	err := p.target.checkAlone(p.ours, p.parent)
 	if err != nil && p.position != Beneath && !p.moved.IsZero() {
 		closeFD(&p.clone) // a descriptor on ours makes it busy, and umount fails
-		if undoErr := p.target.unmountTop(p.ours); undoErr != nil {
+		if undoErr := p.target.umount(p.ours); undoErr != nil {
 			return fmt.Errorf("%w; taking ours off again: %w", err, undoErr)
 		}
 	}

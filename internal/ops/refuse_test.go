@@ -37,11 +37,11 @@ func TestRefusedBeforeAnything(t *testing.T) {
 			return err
 		},
 		"take off what is not placeholder": func() error {
-			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: parentMount})
+			_, err := unmountTop(facts.UnmountPlan{Top: mountAt(t, dir), Placeholder: true})
 			return err
 		},
 		"take off another's": func() error {
-			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: facts.Ref{ID: 1, OldID: 1}})
+			_, err := unmountTop(facts.UnmountPlan{Top: facts.Mount{Path: dir, ID: 1, OldID: 1}, Placeholder: true})
 			return err
 		},
 	} {
@@ -62,7 +62,7 @@ func TestNoWayToTheMountPoint(t *testing.T) {
 			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: gone}})
 			return err
 		},
-		"take off": func() error { _, err := unmountDuplicate(UnmountDuplicateQuery{Target: gone}); return err },
+		"take off": func() error { _, err := unmountTop(facts.UnmountPlan{Top: facts.Mount{Path: gone}}); return err },
 	} {
 		if err := op(); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%s: %v", name, err)

@@ -72,12 +72,8 @@ func (h targetHandle) unmountDisconnected(at string, dead Dead) error {
 	if err != nil {
 		return err
 	}
-	others, err := dead.notCopies(h.thread, below, dir)
-	if err != nil {
+	if err := checkTakesOnly(h.thread, dead.Mount, below, dir, dead.isCopy); err != nil {
 		return err
-	}
-	if len(others) > 0 {
-		return refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
 	}
 	return h.detachTop(dead.Mount, facts.Ref{})
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// unmountTop unmounts the topmost mount if it is the given one. The umount is not lazy: a
-// mount that a process uses, or on which anything is mounted, stays (EBUSY).
-func (h targetHandle) unmountTop(want facts.Ref) error {
+// umount unmounts the topmost mount if it is the given one. The umount is not lazy: a mount that
+// a process uses, or on which anything is mounted, stays (EBUSY).
+func (h targetHandle) umount(want facts.Ref) error {
 	// checkTop closes its descriptor: one on the mount makes it busy.
 	if err := h.checkTop(want, topmost); err != nil {
 		return err

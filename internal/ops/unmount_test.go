@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -69,8 +70,8 @@ func topAt(t *testing.T, path string) facts.Ref {
 	return ref
 }
 
-func (s stack) query() UnmountDeadTopQuery {
-	return UnmountDeadTopQuery{Dead: facts.Mount{Path: s.path, ID: s.dead.ID, OldID: s.dead.OldID, Dev: s.number}, Below: s.live}
+func (s stack) query() facts.UnmountPlan {
+	return facts.UnmountPlan{Top: facts.Mount{Path: s.path, ID: s.dead.ID, OldID: s.dead.OldID, Dev: s.number}, Below: s.live}
 }
 
 // onlyLive checks that the live mount, and nothing else, is at the mount point.
@@ -85,11 +86,11 @@ func TestUnmountDeadTop(t *testing.T) {
 	for name, shared := range map[string]bool{"private": false, "shared": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStack(t, shared)
-			if a, err := unmountDeadTop(s.query()); err != nil || !a {
+			if a, err := unmountTop(s.query()); err != nil || !a {
 				t.Fatalf("%v, %v", a, err)
 			}
 			s.onlyLive(t)
-			if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) {
+			if _, err := unmountTop(s.query()); !errors.Is(err, worker.ErrRefused) {
 				t.Errorf("a second time: %v", err)
 			}
 			s.onlyLive(t)
@@ -103,7 +104,7 @@ func TestUnmountDeadTopWhatIsInUse(t *testing.T) {
 	fd, err := unix.Open(s.path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
-	if a, err := unmountDeadTop(s.query()); err != nil || !a {
+	if a, err := unmountTop(s.query()); err != nil || !a {
 		t.Fatalf("%v, %v", a, err)
 	}
 	s.onlyLive(t)
@@ -113,33 +114,33 @@ func TestUnmountDeadTopWhatIsInUse(t *testing.T) {
 func TestUnmountDeadTopWithoutUniqueIDs(t *testing.T) {
 	s := newStack(t, false)
 	s.dead.ID, s.live.ID = 0, 0
-	if a, err := unmountDeadTop(s.query()); err != nil || !a {
+	if a, err := unmountTop(s.query()); err != nil || !a {
 		t.Fatalf("%v, %v", a, err)
 	}
 	s.onlyLive(t)
 }
 
 func TestUnmountDeadTopIsRefused(t *testing.T) {
-	for name, spoil := range map[string]func(*testing.T, *stack, *UnmountDeadTopQuery){
-		"another on top": func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) {
+	for name, spoil := range map[string]func(*testing.T, *stack, *facts.UnmountPlan){
+		"another on top": func(t *testing.T, s *stack, _ *facts.UnmountPlan) {
 			must(t, unix.Mount("top", s.path, "tmpfs", 0, ""))
 			t.Cleanup(func() { _ = unix.Unmount(s.path, unix.MNT_DETACH) })
 		},
-		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
-			q.Dead.ID, q.Dead.OldID = s.live.ID, s.live.OldID
+		"another is meant": func(_ *testing.T, s *stack, q *facts.UnmountPlan) {
+			q.Top.ID, q.Top.OldID = s.live.ID, s.live.OldID
 		},
-		"another below": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
+		"another below": func(_ *testing.T, s *stack, q *facts.UnmountPlan) {
 			q.Below = facts.Ref{ID: s.dead.ID, OldID: s.dead.OldID}
 		},
-		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead.Path = s.dir + "/" },
-		"a live one on top":   func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
+		"no such mount point": func(_ *testing.T, s *stack, q *facts.UnmountPlan) { q.Top.Path = s.dir + "/" },
+		"a live one on top":   func(t *testing.T, s *stack, _ *facts.UnmountPlan) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStack(t, false)
 			q := s.query()
 			spoil(t, &s, &q)
 			before := topAt(t, s.path)
-			if _, err := unmountDeadTop(q); !errors.Is(err, worker.ErrRefused) && !errors.Is(err, unix.EINVAL) {
+			if _, err := unmountTop(q); !errors.Is(err, worker.ErrRefused) && !errors.Is(err, unix.EINVAL) {
 				t.Errorf("%v, want a refusal", err)
 			}
 			if now := topAt(t, s.path); !now.Same(before) {
@@ -174,11 +175,50 @@ func TestUnmountDeadTopThatWouldTakeOthers(t *testing.T) {
 	must(t, unix.Unmount(peer, unix.MNT_DETACH))
 	must(t, unix.Mount("other", peer, "tmpfs", 0, ""))
 	other := topAt(t, peer)
-	if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), peer) {
+	if _, err := unmountTop(s.query()); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), peer) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	if now := topAt(t, peer); !now.Same(other) || !topAt(t, s.path).Same(s.dead) {
 		t.Errorf("%s is on the peer, before %s", now, other)
+	}
+}
+
+// A placeholder goes only from the mount that it was seen to be a duplicate of: umount would
+// uncover another one.
+func TestUnmountPlaceholder(t *testing.T) {
+	needsRoot(t)
+	dir := realDir(t)
+	must(t, unix.Mount("live", dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	live := topAt(t, dir)
+	bind := func() {
+		t.Helper()
+		must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+	attr := func(set func(fd int) error) {
+		t.Helper()
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(fd)
+		must(t, set(fd))
+	}
+	bind()
+	another := topAt(t, dir)
+	bind()
+	attr(asPlaceholder)
+	plan := facts.UnmountPlan{Top: mountAt(t, dir), Placeholder: true, Below: live}
+	if _, err := unmountTop(plan); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(plan.Top.Ref()) {
+		t.Errorf("another mount beneath: %v, want a refusal", err)
+	}
+	plan.Below = another
+	attr(func(fd int) error { return mount.SetAttr(fd, facts.AttrReadOnly, 0) })
+	if _, err := unmountTop(plan); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(plan.Top.Ref()) {
+		t.Errorf("no placeholder any more: %v, want a refusal", err)
+	}
+	attr(asPlaceholder)
+	if done, err := unmountTop(plan); err != nil || !done || !topAt(t, dir).Same(another) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -220,10 +260,10 @@ func TestUnmountDeadTopThatAnswersAgain(t *testing.T) {
 	must(t, unix.Unmount(s.path, unix.MNT_DETACH))
 	d := mountFUSE(t, s.path)
 	defer d.end()
-	q := UnmountDeadTopQuery{Dead: mountAtPath(t, s.path), Below: s.live}
+	q := facts.UnmountPlan{Top: mountAtPath(t, s.path), Below: s.live}
 	top := topAt(t, s.path)
-	q.Dead.ID, q.Dead.OldID = top.ID, top.OldID
-	if _, err := unmountDeadTop(q); !errors.Is(err, worker.ErrRefused) || !topAt(t, s.path).Same(top) {
+	q.Top.ID, q.Top.OldID = top.ID, top.OldID
+	if _, err := unmountTop(q); !errors.Is(err, worker.ErrRefused) || !topAt(t, s.path).Same(top) {
 		t.Errorf("%v, want a refusal", err)
 	}
 }

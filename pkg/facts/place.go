@@ -20,3 +20,13 @@ type RebindPlan struct {
 	// Covers is the dead mount at Target on top of which it goes; zero for none.
 	Covers Mount
 }
+
+// UnmountPlan names a mount on top of a stack, and what it hides.
+type UnmountPlan struct {
+	// Top is the topmost mount: a dead one, or a placeholder that an interrupted step, or one
+	// that is no longer wanted, left there.
+	Top         Mount
+	Placeholder bool
+	// Below is the mount right beneath Top. It stays, and is what processes meet then.
+	Below Ref
+}

@@ -32,10 +32,6 @@ func (h idle) Finish(context.Context, facts.RebindPlan, facts.Mount, func(contex
 	return h.touched()
 }
 
-func (h idle) UnmountDuplicate(context.Context, facts.Mount, func(context.Context) error) error {
-	return h.touched()
-}
-
 func (h idle) Replace(context.Context, facts.RebindPlan, facts.Mount, func(context.Context) error) error {
 	return h.touched()
 }
@@ -44,7 +40,7 @@ func (h idle) Cover(context.Context, facts.RebindPlan, func(context.Context) err
 	return h.touched()
 }
 
-func (h idle) UnmountDeadTop(context.Context, facts.Mount, facts.Mount, func(context.Context) error) error {
+func (h idle) UnmountTop(context.Context, facts.UnmountPlan, func(context.Context) error) error {
 	return h.touched()
 }
 

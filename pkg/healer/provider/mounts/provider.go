@@ -12,12 +12,11 @@ import (
 type Host interface {
 	Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
 	Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error
-	UnmountDuplicate(ctx context.Context, placeholder facts.Mount, revalidate func(context.Context) error) error
 	CanReplace() bool
 	CanCover() bool
 	Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error
 	Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
-	UnmountDeadTop(ctx context.Context, dead, below facts.Mount, revalidate func(context.Context) error) error
+	UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidate func(context.Context) error) error
 }
 
 // Provider is the generic provider.

@@ -181,6 +181,6 @@ func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Ste
 		why = "what the dead mount hides shows another directory"
 	}
 	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
-		return p.host.UnmountDeadTop(ctx, top, below, revalidate)
+		return p.host.UnmountTop(ctx, facts.UnmountPlan{Top: top, Below: below.Ref()}, revalidate)
 	})
 }

@@ -307,7 +307,7 @@ func TestUnmountDeadTop(t *testing.T) {
 		if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if stack := c.MountPoints[0].Stack; h.did != "unmount-dead-top" || !reflect.DeepEqual(h.on, stack[0]) || !reflect.DeepEqual(h.below, stack[1]) {
+		if stack := c.MountPoints[0].Stack; h.did != "unmount-dead-top" || !reflect.DeepEqual(h.on, stack[0]) || h.below != stack[1].Ref() {
 			t.Errorf("%s: %s %+v off %+v", name, h.did, h.on, h.below)
 		}
 	}

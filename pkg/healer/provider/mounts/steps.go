@@ -128,7 +128,7 @@ func (p Provider) unmountDuplicate(mp healer.MountPoint) healer.Step {
 		Heals:      []healer.Reason{healer.StackedMounts},
 		Source:     mp.Dev(),
 		Run: func(ctx context.Context, revalidate func(context.Context) error) error {
-			return p.host.UnmountDuplicate(ctx, mp.Stack[0], revalidate)
+			return p.host.UnmountTop(ctx, facts.UnmountPlan{Top: mp.Stack[0], Placeholder: true, Below: mp.Stack[1].Ref()}, revalidate)
 		},
 	}
 }

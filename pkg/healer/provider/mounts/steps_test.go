@@ -18,7 +18,7 @@ type scribe struct {
 	did   string
 	plan  facts.RebindPlan
 	on    facts.Mount
-	below facts.Mount
+	below facts.Ref
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 	// acted counts what was changed.
@@ -48,18 +48,16 @@ func (s *scribe) Finish(ctx context.Context, plan facts.RebindPlan, on facts.Mou
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) UnmountDuplicate(ctx context.Context, on facts.Mount, revalidate func(context.Context) error) error {
-	s.did, s.on = "take off", on
-	return s.act(ctx, revalidate)
-}
-
 func (s *scribe) Replace(ctx context.Context, plan facts.RebindPlan, on facts.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "replace", plan, on
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) UnmountDeadTop(ctx context.Context, on, below facts.Mount, revalidate func(context.Context) error) error {
-	s.did, s.on, s.below = "unmount-dead-top", on, below
+func (s *scribe) UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidate func(context.Context) error) error {
+	s.did, s.on, s.below = "unmount-dead-top", plan.Top, plan.Below
+	if plan.Placeholder {
+		s.did = "take off"
+	}
 	return s.act(ctx, revalidate)
 }
 

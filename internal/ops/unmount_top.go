@@ -1,0 +1,86 @@
+package ops
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// unmountTop unmounts a dead mount or a placeholder from the top of a stack. The engine observes
+// the volume anew then, and believes that only.
+func unmountTop(q facts.UnmountPlan) (done bool, err error) {
+	target, err := openTarget(q.Top.Path)
+	if err != nil {
+		return false, err
+	}
+	defer target.close()
+	top := q.Top.Ref()
+	if err := target.checkTop(top, topmost); err != nil {
+		return false, err
+	}
+	if err := target.checkParent(top, q.Below, "%s is beneath it now"); err != nil {
+		return false, err
+	}
+	dead := deadOf(q.Top)
+	dead.Stale = facts.IsType(q.Top.FSType, facts.NFS)
+	isCopy := dead.isCopy
+	if q.Placeholder {
+		isCopy = isPlaceholderOf
+	}
+	// Where another mount is at the same place on a peer of Below, the umount would take that
+	// one. No path leads to Below, so it cannot be made private first, as placement does.
+	if err := checkTakesOnly(target.thread, top, q.Below, "", isCopy); err != nil {
+		return false, err
+	}
+	if q.Placeholder {
+		return target.unmountPlaceholder(top)
+	}
+	if facts.IsType(q.Top.FSType, facts.FUSE|facts.NFS) { // a disk's may have ended and answer
+		if err := dead.check(target); err != nil {
+			return false, err
+		}
+	}
+	pause("unmount-dead-top/checked")
+	if err := target.detachTop(top, facts.Ref{}); err != nil {
+		return false, err
+	}
+	pause("unmount-dead-top/done")
+	return true, nil
+}
+
+// isPlaceholderOf reports whether m is a copy that propagation made of a placeholder.
+func isPlaceholderOf(placeholder, m facts.Mount) bool {
+	return m.Dev == placeholder.Dev && m.Root == placeholder.Root && m.Placeholder()
+}
+
+// placeholderFlags are the flags with which statfs(2) shows a placeholder.
+const placeholderFlags = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC | stNoSymFollow
+
+// stNoSymFollow is ST_NOSYMFOLLOW (Linux 5.10).
+const stNoSymFollow = 0x2000
+
+// unmountPlaceholder unmounts the topmost mount if it is the given one and has the attributes of
+// a placeholder, as statfs(2) tells them: no other mount than one of ours is ever unmounted so.
+func (h targetHandle) unmountPlaceholder(m facts.Ref) (done bool, err error) {
+	fd, top, err := h.top()
+	if err != nil {
+		return false, err
+	}
+	var st unix.Statfs_t
+	err = unix.Fstatfs(fd, &st)
+	_ = unix.Close(fd) // it makes the mount busy, and umount fails
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("statfs: %w", err)
+	case !top.Same(m) || st.Flags&placeholderFlags != placeholderFlags:
+		return false, refuse("the topmost mount is no placeholder")
+	}
+	pause("unmount-duplicate/checked")
+	if err := h.umount(m); err != nil {
+		return false, err
+	}
+	pause("unmount-duplicate/done")
+	return true, nil
+}
