@@ -169,9 +169,10 @@ func ownIsFirst() bool {
 func (h *Healer) Close() error { return h.parts.Close(context.Background()) }
 
 // ListenAndServe answers the processes of Config.AllowedUIDs on a socket of its own until
-// Close: "unix:///PATH". The directory has to be root's alone to write to.
+// Close: "unix:///PATH". The directory has to be root's alone to write to. It keeps its mode: in
+// a driver's, other containers may have to reach the driver's own socket.
 func (h *Healer) ListenAndServe(endpoint string) error {
-	l, err := nodeserver.Listen(endpoint)
+	l, err := nodeserver.ListenBeside(endpoint)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,11 @@ func TestPolicyNamespace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		endpoint := "unix://" + filepath.Join(t.TempDir(), "s")
+		dir := t.TempDir() // a driver's, in which its own socket is not yet
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		endpoint := "unix://" + filepath.Join(dir, "s")
 		conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 		if err != nil {
 			t.Fatal(err)
@@ -65,6 +69,9 @@ func TestPolicyNamespace(t *testing.T) {
 		status, err := adminpb.NewAdminClient(conn).GetStatus(t.Context(), &adminpb.GetStatusRequest{})
 		if err != nil || !strings.Contains(status.String(), want) {
 			t.Errorf("%v, %v", status, err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("the directory: %v, %v", info.Mode(), err)
 		}
 		_ = conn.Close()
 		if err := h.Close(); err != nil {

@@ -30,15 +30,22 @@ const (
 // "unix:/path". It creates a missing directory (0700), and the socket with mode 0600
 // from the start. It replaces an existing socket only if no process listens on it, and
 // no other file. Closing the listener removes the socket, unless another one has
-// replaced it.
+// replaced it. A directory with nothing else in it becomes private.
 func Listen(endpoint string) (net.Listener, error) {
-	return listen(endpoint, func(string, fs.FileMode) error { return nil })
+	return listen(endpoint, makePrivate, func(string, fs.FileMode) error { return nil })
+}
+
+// ListenBeside is Listen in a directory that others use, too, as a driver's: its mode stays. It
+// may be empty, as the driver's own socket may come later.
+func ListenBeside(endpoint string) (net.Listener, error) {
+	stays := func(string) error { return nil }
+	return listen(endpoint, stays, func(string, fs.FileMode) error { return nil })
 }
 
 // ListenForGroup is Listen for a socket (0660) that the members of a group may use, too,
 // in a directory (0750) of its own.
 func ListenForGroup(endpoint string, gid int) (net.Listener, error) {
-	return listen(endpoint, func(path string, mode fs.FileMode) error {
+	return listen(endpoint, makePrivate, func(path string, mode fs.FileMode) error {
 		if err := os.Chown(path, -1, gid); err != nil {
 			return err
 		}
@@ -47,8 +54,8 @@ func ListenForGroup(endpoint string, gid int) (net.Listener, error) {
 }
 
 // listen creates the directory and the socket, both for the server's user alone, then
-// calls share to make them accessible to others.
-func listen(endpoint string, share func(path string, mode fs.FileMode) error) (net.Listener, error) {
+// calls share to make them accessible to others. directory is called before the socket is made.
+func listen(endpoint string, directory func(path string) error, share func(path string, mode fs.FileMode) error) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
@@ -64,7 +71,7 @@ func listen(endpoint string, share func(path string, mode fs.FileMode) error) (n
 		return nil, err
 	}
 	defer unlock()
-	if err := makePrivate(path); err != nil {
+	if err := directory(path); err != nil {
 		return nil, err
 	}
 	if err := removeStale(path); err != nil {
