@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/CycloneDX/cyclonedx-go"
@@ -38,17 +39,38 @@ func testConfig(t *testing.T, out string) config {
 	return config{out: out, name: "example.com/node-healer:v1", version: "v1", programs: built, licence: "../../LICENSE", platforms: "linux/amd64,linux/arm64", created: 1_700_000_000}
 }
 
-func written(t *testing.T, c config) {
+// once is what the tests that only read share: to write everything takes seconds.
+var once struct {
+	sync.Once
+	c   config
+	err error
+}
+
+// TestMain removes what was written once.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(once.c.out)
+	os.Exit(code)
+}
+
+// writtenOnce writes everything, and returns of what and where.
+func writtenOnce(t *testing.T) config {
 	t.Helper()
-	_, err := c.write()
-	must(t, err)
+	once.Do(func() {
+		once.c = testConfig(t, "")
+		if once.c.out, once.err = os.MkdirTemp("", "node-healer-image-"); once.err == nil {
+			_, once.err = once.c.write()
+		}
+	})
+	must(t, once.err)
+	return once.c
 }
 
 // TestSameBytes writes everything twice.
 func TestSameBytes(t *testing.T) {
-	first, second := t.TempDir(), t.TempDir()
-	written(t, testConfig(t, first))
-	written(t, testConfig(t, second))
+	first, second := writtenOnce(t).out, t.TempDir()
+	_, err := testConfig(t, second).write()
+	must(t, err)
 	names, err := filepath.Glob(first + "/*")
 	must(t, err)
 	if len(names) != 3 {

@@ -93,5 +93,7 @@ func newLayer(files []file, modified time.Time) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(all.Bytes())), nil })
+	// Compressed once: its digest and its size are asked for before its bytes.
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(all.Bytes())), nil },
+		tarball.WithCompressedCaching)
 }

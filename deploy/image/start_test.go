@@ -59,10 +59,8 @@ state = "`+dir+`/state"
 // program from it.
 func TestStartsInContainerd(t *testing.T) {
 	ctr := startContainerd(t)
-	archived := t.TempDir()
-	c := testConfig(t, archived)
-	written(t, c)
-	if out, err := ctr("images", "import", "--snapshotter", "native", "--platform", "linux/"+runtime.GOARCH, filepath.Join(archived, archive)); err != nil {
+	c := writtenOnce(t)
+	if out, err := ctr("images", "import", "--snapshotter", "native", "--platform", "linux/"+runtime.GOARCH, filepath.Join(c.out, archive)); err != nil {
 		t.Fatal(out)
 	}
 	for _, program := range programs { // by path as the manifests do, by name as a person does
@@ -78,9 +76,7 @@ func TestStartsInContainerd(t *testing.T) {
 // TestImportedAsTheReadmeSays imports the archive with the commands that kind and k3s run on
 // their nodes, and finds the image by the name that the manifests have.
 func TestImportedAsTheReadmeSays(t *testing.T) {
-	archived := t.TempDir()
-	c := testConfig(t, archived)
-	written(t, c)
+	c := writtenOnce(t)
 	ctr := startContainerd(t)
 	for name, command := range map[string][]string{
 		"kind": {"images", "import", "--all-platforms", "--digests", "--snapshotter", "native"},
@@ -88,7 +84,7 @@ func TestImportedAsTheReadmeSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := []string{"--namespace", name}
-			if out, err := ctr(slices.Concat(of, command, []string{filepath.Join(archived, archive)})...); err != nil {
+			if out, err := ctr(slices.Concat(of, command, []string{filepath.Join(c.out, archive)})...); err != nil {
 				t.Fatal(out)
 			}
 			out, err := ctr(slices.Concat(of, []string{"images", "list", "--quiet"})...)
