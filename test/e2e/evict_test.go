@@ -91,11 +91,16 @@ func (n *Node) evicts(d *disk, name string) {
 	if nodes := job.Status.Nodes; len(nodes) != 1 || nodes[0].Node != nodeName {
 		n.T.Errorf("got %+v", job.Status)
 	}
-	if pod := d.pod(); pod.UID == d.uid {
-		n.T.Error("it is the old pod")
-	} else {
-		d.uid = pod.UID
-	}
+	eventually(n.T, "another pod of "+d.volume+" runs", func() error {
+		pod, err := d.find()
+		if err == nil && pod.UID == d.uid {
+			err = errors.New("it is the old pod")
+		}
+		if err == nil {
+			d.uid = pod.UID
+		}
+		return err
+	})
 	d.writes()
 	n.T.Logf("%s: written to again after %v", d.volume, time.Since(begin))
 	if kept, err := os.ReadFile(filepath.Join(d.staged(), "kept")); err != nil || string(kept) != d.volume {

@@ -46,7 +46,7 @@ func tail(path string) string {
 // eventually waits for what a cluster does in its own time.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
-	const patience = 3 * time.Minute
+	const patience = 5 * time.Minute
 	begin := time.Now()
 	for err := ok(); err != nil; err = ok() {
 		if time.Since(begin) > patience {

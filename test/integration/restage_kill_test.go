@@ -70,8 +70,8 @@ func TestRestageKilledInTheDriver(t *testing.T) {
 		n.Kill()
 		_ = b.Err()
 		d.Behave(csidriver.Mode{})
-		n.Start()
-		said := n.Message(d.Request(v))
+		said := ""
+		patiently(n, func() { said = n.Message(d.Request(v)) })
 		audit, err := os.ReadFile(filepath.Join(n.StateDir(), "audit.log"))
 		harness.Must(t, err)
 		if mode.Takes == 0 && !strings.Contains(string(audit), "may still be at work since ") {

@@ -25,7 +25,7 @@ import (
 const prometheus = "../../bin/prometheus/prometheus"
 
 // patience is how long this test waits for what takes no time.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // TestPrometheusScrapes starts a real Prometheus with our rules and our scrape job, but
 // for the discovery: it gets every metric, and each rule can be evaluated on them.
