@@ -2,11 +2,14 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -62,18 +65,25 @@ func heal(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Node
 // check uses CSI's own call, which heals nothing whatever the caller may do:
 // NodeHealerRequest has no mode.
 func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.NodeHealerRequest) (outcome, error) {
+	var trailer metadata.MD
 	answer, err := csi.NewNodeClient(conn).NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{
 		VolumeId: req.GetVolumeId(), VolumePublishPath: req.GetVolumePath(), StagingTargetPath: req.GetStagingTargetPath(),
-	})
+	}, grpc.Trailer(&trailer))
 	entries := answer.GetVolumeHealth().GetHealthStatuses()
 	if len(entries) == 0 {
 		return answered(false, "healthy", false), err
 	}
-	said, found := make([]string, 0, len(entries)), make([]finding, 0, len(entries))
+	cures := curesIn(trailer)
+	said, found := make([]string, 0, len(entries)), []finding{}
 	verdict := "not judged: "
 	for _, entry := range entries {
 		said = append(said, entry.GetReason()+": "+entry.GetMessage())
-		found = append(found, finding{entry.GetReason(), entry.GetMessage()})
+		if len(cures[entry.GetReason()]) == 0 {
+			found = append(found, finding{reason: entry.GetReason(), message: entry.GetMessage()})
+		}
+		for _, c := range cures[entry.GetReason()] {
+			found = append(found, finding{entry.GetReason(), entry.GetMessage(), c.NewStage, types.UID(c.NewPod)})
+		}
 		if entry.GetReason() != reasonUnjudged {
 			verdict = "abnormal: "
 		}
@@ -81,4 +91,20 @@ func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Nod
 	o := answered(true, verdict+strings.Join(said, "; "), false)
 	o.found = found
 	return o, err
+}
+
+// curesIn returns, by reason, what the node says beside an answer. One of another version says
+// nothing: then nobody knows what ends a condition.
+func curesIn(trailer metadata.MD) map[string][]healerpb.Condition {
+	byReason := map[string][]healerpb.Condition{}
+	for _, text := range trailer.Get(healerpb.TrailerConditions) {
+		var all []healerpb.Condition
+		if json.Unmarshal([]byte(text), &all) != nil {
+			return nil
+		}
+		for _, c := range all {
+			byReason[c.Reason] = append(byReason[c.Reason], c)
+		}
+	}
+	return byReason
 }

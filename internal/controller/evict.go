@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
 const (
@@ -34,8 +36,25 @@ const (
 	newPodPatience = 5 * time.Minute
 )
 
-// evict takes a job in mode Evict one step further, until the node has unstaged the volume:
-// then it returns true, and what is left is to check the volume in the pods that come.
+// waiting is an error that has an eviction look again later; before the job's deadline only,
+// if that is asked for.
+type waiting struct {
+	reason, message string
+	inTime          bool
+}
+
+// Error implements error.
+func (w *waiting) Error() string { return w.message }
+
+// awaitTurn is for what keeps an eviction from its beginning and may end by itself.
+func awaitTurn(format string, args ...any) error {
+	return &waiting{reason: ReasonEvictionWaits, message: fmt.Sprintf(format, args...), inTime: true}
+}
+
+func refuse(why string) error { return &ending{reason: ReasonEvictionRefused, message: why} }
+
+// evict takes a job in mode Evict one step further, until no pod is left to be evicted: then it
+// returns true, and what is left is to check the volume in the pods that come.
 //
 // Each step begins from what the API has: the job's entry in the ledger, the taint, and the
 // pods. So a controller that ends anywhere is followed by one that goes on, or gives up and
@@ -52,140 +71,171 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 	}
 	switch {
 	case i < 0:
-		result, err = p.consider(ctx, all)
+		err = p.consider(ctx, all)
 	case all[i].open() && all[i].Outcome != "":
-		result, err = atOnce, p.clean(ctx, all[i])
+		err = p.clean(ctx, all[i])
 	case all[i].open():
-		result, err = p.goOn(ctx, all[i])
-	case all[i].Outcome == unstaged:
+		err = p.goOn(ctx, all[i])
+	case all[i].Outcome == succeeded:
 		p.until = time.Unix(all[i].End, 0).Add(newPodPatience)
 		return true, ctrl.Result{}, nil
 	default: // without an outcome the sweeper closed it
 		err = &ending{reason: ReasonEvictionGaveUp, message: cmp.Or(all[i].Outcome, p.tookTooLong())}
 	}
-	return false, result, err
+	if why := (*waiting)(nil); errors.As(err, &why) {
+		result, err = p.wait(ctx, why)
+		return false, result, err
+	}
+	if err != nil {
+		return false, ctrl.Result{}, err
+	}
+	// The next step begins at once, from what the API has then.
+	return false, ctrl.Result{RequeueAfter: time.Millisecond}, p.save(ctx)
 }
 
-// atOnce has the next step begin at once, from what the API has then.
-var atOnce = ctrl.Result{RequeueAfter: time.Millisecond}
+// wait comes back the later the longer the eviction waits: each time costs several lists of
+// the API.
+func (p *pass) wait(ctx context.Context, why *waiting) (ctrl.Result, error) {
+	if why.inTime && (p.job.Spec.DryRun || time.Now().After(p.deadline())) {
+		return ctrl.Result{}, refuse(why.message)
+	}
+	p.progress(why.reason, why.message)
+	return later(min(max(evictDelay, time.Since(p.waits)/8), evictCheckTimeout)), p.save(ctx)
+}
 
 // consider decides whether to begin, and writes down that it has begun: no node is tainted
 // and no pod evicted before.
-func (p *pass) consider(ctx context.Context, all ledger) (ctrl.Result, error) {
-	refused := func(why string) (ctrl.Result, error) {
-		return ctrl.Result{}, &ending{reason: ReasonEvictionRefused, message: why}
-	}
+func (p *pass) consider(ctx context.Context, all ledger) error {
+	driver, now := p.volume.pv.Spec.CSI.Driver, time.Now()
 	settings, err := p.readSettings(ctx)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
-	allowed, why := parseSettings(settings, p.volume.pv.Spec.CSI.Driver)
+	allowed, why := parseSettings(settings, driver)
 	if why != "" {
-		return refused(why)
+		return refuse(why)
 	}
 	pods, err := p.podsOf(ctx, p.volume.claim)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
-	i := slices.IndexFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName != "" })
-	if i < 0 {
-		return ctrl.Result{}, &ending{reason: ReasonNotInUse, message: "no pod on a node uses the claim", succeeded: true}
+	node := nodeToAsk(p.volume.claim, pods)
+	switch {
+	case node == "":
+		return &ending{reason: ReasonNotInUse, message: "no pod on a node uses the claim", succeeded: true}
+	case slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }):
+		return awaitTurn("a pod that uses the volume is ending")
 	}
-	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }) {
-		return p.awaitPod(ctx)
-	}
-	now := time.Now()
 	next := ledgerEntry{
 		Namespace: p.job.Namespace, Job: p.job.Name, JobUID: p.job.UID, Claim: p.volume.claim.Name, ClaimUID: p.volume.claim.UID,
-		Driver: p.volume.pv.Spec.CSI.Driver, Node: pods[i].Spec.NodeName, Start: now.Unix(),
+		Driver: driver, Node: node, Start: now.Unix(),
 	}
 	if why := all.spent(next, *allowed.PerHour, now); why != "" {
-		return refused(why)
+		return refuse(why)
 	}
 	if busy := all.busy(next, *allowed.Max); busy != "" {
-		return p.awaitTurn(ctx, busy)
+		return awaitTurn("%s", busy)
 	}
-	e, err := p.readEvidence(ctx, next.Node, pods)
-	switch {
-	case err != nil:
-		return ctrl.Result{}, err
-	case e.asked.abnormal == nil && e.asked.class.Tier == api.Terminal:
-		return ctrl.Result{}, &ending{reason: e.asked.reason, message: fmt.Sprintf("node %s: %s", next.Node, e.asked.message)}
-	case e.asked.abnormal == nil:
-		return p.awaitTurn(ctx, fmt.Sprintf("node %s did not answer: %s", next.Node, e.asked.message))
-	case !*e.asked.abnormal:
-		return ctrl.Result{}, &ending{reason: ReasonHealthy, message: fmt.Sprintf("node %s: %s", next.Node, e.asked.message), succeeded: true}
+	e, err := p.readEvidence(ctx, node, pods, nil)
+	if err != nil {
+		return err
 	}
-	if why := e.refused(); why != "" {
-		return refused(why)
+	if err := p.confirm(ctx, e); err != nil {
+		return err
 	}
-	// The node has to say that it has the volume staged, or its word that it has not would
-	// later mean nothing.
-	switch staged, known, why := p.staged(ctx, next.Node); {
-	case !known:
-		return p.awaitTurn(ctx, fmt.Sprintf("node %s did not say whether it has the volume staged: %s", next.Node, why))
-	case !staged:
-		return refused(fmt.Sprintf("node %s does not say that it has the volume staged", next.Node))
-	}
-	switch why, err := p.tryEvictions(ctx, e.here()); {
-	case err != nil:
-		return ctrl.Result{}, err
-	case why != "":
-		return refused(why)
-	}
-	message := fmt.Sprintf("evict %s of node %s: %s", podNames(e.here()), next.Node, e.asked.message)
+	message := fmt.Sprintf("evict %s of node %s: %s", podNames(e.goes()), node, e.asked.message)
 	if p.job.Spec.DryRun {
-		return ctrl.Result{}, &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
+		return &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
 	}
 	if p.job.Status.SickSince == nil {
 		p.job.Status.SickSince = ptr.To(metav1.NewTime(now))
 	}
-	if left := allowed.After.Duration - now.Sub(p.job.Status.SickSince.Time); left > 0 {
-		p.progress(ReasonEvictionWaits, fmt.Sprintf("once the volume was sick for %v, pods are evicted: %s", allowed.After.Duration, e.asked.message))
-		return ctrl.Result{RequeueAfter: min(left, evictCheckTimeout)}, p.save(ctx)
+	if now.Sub(p.job.Status.SickSince.Time) < allowed.After.Duration {
+		return &waiting{reason: ReasonEvictionWaits, message: fmt.Sprintf("once the volume was sick for %v, pods are evicted: %s", allowed.After.Duration, e.asked.message)}
 	}
-	for _, pod := range e.here() {
+	for _, pod := range e.goes() {
 		next.Pods = append(next.Pods, pod.UID)
 	}
+	next.NoTaint = e.staysStaged()
+	return p.begins(ctx, next, allowed, message)
+}
+
+// nodeToAsk returns the node whose pods are to be evicted: one that says that the volume is
+// sick there, else any with a pod; empty: there is none.
+func nodeToAsk(claim *corev1.PersistentVolumeClaim, pods []corev1.Pod) (node string) {
+	said := saidSick(claim.Annotations)
+	for _, pod := range pods {
+		node = cmp.Or(node, pod.Spec.NodeName)
+		if slices.ContainsFunc(said, func(v volumehealth.Value) bool { return v.Node == pod.Spec.NodeName }) {
+			return pod.Spec.NodeName
+		}
+	}
+	return node
+}
+
+// confirm returns an error unless pods may be evicted, by what the node and the API say now.
+func (p *pass) confirm(ctx context.Context, e *evidence) error {
+	node := e.node.Name
+	switch {
+	case e.asked.abnormal == nil && e.asked.class.Tier == api.Terminal:
+		return &ending{reason: e.asked.reason, message: fmt.Sprintf("node %s: %s", node, e.asked.message)}
+	case e.asked.abnormal == nil:
+		return awaitTurn("node %s did not answer: %s", node, e.asked.message)
+	case !*e.asked.abnormal:
+		return &ending{reason: ReasonHealthy, message: fmt.Sprintf("node %s: %s", node, e.asked.message), succeeded: true}
+	}
+	if why := e.refused(); why != "" {
+		return refuse(why)
+	}
+	if !e.staysStaged() {
+		// The node has to say that it has the volume staged, or its word that it has not
+		// would later mean nothing.
+		switch staged, known, why := p.staged(ctx, node); {
+		case !known:
+			return awaitTurn("node %s did not say whether it has the volume staged: %s", node, why)
+		case !staged:
+			return refuse(fmt.Sprintf("node %s does not say that it has the volume staged", node))
+		}
+	}
+	switch why, err := p.tryEvictions(ctx, e.goes()); {
+	case err != nil:
+		return err
+	case why != "":
+		return refuse(why)
+	}
+	return nil
+}
+
+// begins writes an eviction down, unless another controller has meanwhile written down one
+// that keeps it from beginning.
+func (p *pass) begins(ctx context.Context, next ledgerEntry, allowed clustersettings.Eviction, message string) error {
 	busy := ""
-	err = p.changeLedger(ctx, func(l ledger) ledger {
-		if busy = cmp.Or(l.spent(next, *allowed.PerHour, now), l.busy(next, *allowed.Max)); busy == "" {
+	err := p.changeLedger(ctx, func(l ledger) ledger {
+		if busy = cmp.Or(l.spent(next, *allowed.PerHour, time.Now()), l.busy(next, *allowed.Max)); busy == "" {
 			l = append(l, next)
 		}
 		return l
 	})
 	switch {
 	case apierrors.IsNotFound(err):
-		return refused("there is no ConfigMap " + ledgerName + " to write the eviction down")
+		return refuse("there is no ConfigMap " + ledgerName + " to write the eviction down")
 	case err != nil:
-		return ctrl.Result{}, err
+		return err
 	case busy != "":
-		return p.awaitTurn(ctx, busy)
+		return awaitTurn("%s", busy)
 	}
-	p.tellAct(next, corev1.EventTypeWarning, ReasonEvicting, fmt.Sprintf("%s. No new pod is scheduled to the node until the volume is unstaged, for %v at most (taint %s%s)",
-		message, evictDeadline, clustersettings.TaintPrefix, next.ClaimUID))
-	return atOnce, p.save(ctx)
-}
-
-// awaitTurn comes back while the job may still begin.
-func (p *pass) awaitTurn(ctx context.Context, why string) (ctrl.Result, error) {
-	if p.job.Spec.DryRun || time.Now().After(p.deadline()) {
-		return ctrl.Result{}, &ending{reason: ReasonEvictionRefused, message: why}
+	if !next.NoTaint {
+		message += fmt.Sprintf(". No new pod is scheduled to the node until the volume is unstaged, for %v at most (taint %s%s)",
+			evictDeadline, clustersettings.TaintPrefix, next.ClaimUID)
 	}
-	return p.wait(ctx, ReasonEvictionWaits, why)
-}
-
-// wait comes back the later the longer the eviction waits: each time costs several lists of
-// the API.
-func (p *pass) wait(ctx context.Context, reason, why string) (ctrl.Result, error) {
-	p.progress(reason, why)
-	return later(min(max(evictDelay, time.Since(p.waits)/8), evictCheckTimeout)), p.save(ctx)
+	p.tellAct(next, corev1.EventTypeWarning, ReasonEvicting, message)
+	return nil
 }
 
 // goOn continues what has begun. The taint stands before the first pod is evicted: kubelet
 // would publish the volume to the new pod before it unpublished it from the old one, and
 // the new pod would have the dead superblock.
-func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error) {
+func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	switch {
 	case entry.late():
 		return p.settle(ctx, entry, p.tookTooLong())
@@ -197,72 +247,80 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) (ctrl.Result, error)
 	case apierrors.IsNotFound(err):
 		return p.settle(ctx, entry, "the node is gone")
 	case err != nil:
-		return ctrl.Result{}, err
+		return err
 	}
 	pods, err := p.podsOf(ctx, p.volume.claim)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	todo, ending, arrived := progressOf(entry, pods)
-	begun, taint := len(todo) < len(entry.Pods), taintOf(entry.ClaimUID, entry.Start)
+	begun := len(todo) < len(entry.Pods)
 	switch {
-	case begun && !slices.Contains(node.Spec.Taints, taint):
+	case begun && !entry.taints(node):
 		return p.settle(ctx, entry, "pods have ended, and the node does not have the taint")
 	case arrived != "":
 		return p.settle(ctx, entry, "pod "+arrived+" came to the node meanwhile and uses the volume")
 	case len(todo) == 0 && ending > 0:
-		return p.wait(ctx, ReasonUnstaging, fmt.Sprintf("%d evicted pods of node %s have not ended", ending, entry.Node))
+		return &waiting{reason: ReasonUnstaging, message: fmt.Sprintf("%d evicted pods of node %s have not ended", ending, entry.Node)}
 	case len(todo) == 0:
 		return p.finish(ctx, entry, node)
-	case begun: // new pods may already be on other nodes
+	case begun || entry.NoTaint: // new pods may already be on other nodes
 		pods = todo
 	}
 	// Right before each act.
-	e, err := p.readEvidence(ctx, entry.Node, pods)
+	e, err := p.readEvidence(ctx, entry.Node, pods, entry.Pods)
 	switch {
 	case err != nil:
-		return ctrl.Result{}, err
+		return err
 	case e.asked.abnormal == nil:
-		return p.wait(ctx, ReasonEvicting, fmt.Sprintf("node %s did not answer: %s", entry.Node, e.asked.message))
+		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("node %s did not answer: %s", entry.Node, e.asked.message)}
 	}
 	if why := e.refused(); why != "" {
 		return p.settle(ctx, entry, why)
 	}
-	switch tainted := slices.Contains(e.node.Spec.Taints, taint); {
+	if entry.NoTaint != e.staysStaged() {
+		return p.settle(ctx, entry, "something else is wrong now: "+e.asked.message)
+	}
+	switch tainted := entry.taints(e.node); {
 	case begun && !tainted, entry.late(): // meanwhile
-		return atOnce, nil
+		return nil
 	case !tainted:
-		err := p.writeTaints(ctx, e.node, append(slices.Clone(e.node.Spec.Taints), taint))
+		err := p.writeTaints(ctx, e.node, append(slices.Clone(e.node.Spec.Taints), taintOf(entry.ClaimUID, entry.Start)))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			return p.settle(ctx, entry, fmt.Sprintf("taint node %s: %v", entry.Node, err))
 		}
-		return atOnce, err
+		return err
 	}
 	if !begun { // pods may have come, or budgets changed, before the taint stood
-		switch why, err := p.tryEvictions(ctx, todo); {
+		switch why, err := p.tryEvictions(ctx, e.goes()); {
 		case err != nil:
-			return ctrl.Result{}, err
+			return err
 		case why != "":
 			return p.settle(ctx, entry, why)
 		}
 	}
-	err = p.eviction(ctx, &todo[0])
-	switch why := fmt.Sprintf("evict pod %s: %v", todo[0].Name, err); {
+	return p.evictOne(ctx, entry, &e.goes()[0], len(entry.Pods)-len(todo))
+}
+
+// evictOne evicts the next pod.
+func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod, went int) error {
+	err := p.eviction(ctx, pod)
+	switch why := fmt.Sprintf("evict pod %s: %v", pod.Name, err); {
 	case apierrors.IsNotFound(err): // it went by itself
-		return atOnce, nil
-	case err != nil && !begun: // nothing has happened yet
+		return nil
+	case err != nil && went == 0: // nothing has happened yet
 		return p.settle(ctx, entry, why)
 	case err != nil:
-		return p.wait(ctx, ReasonEvicting, fmt.Sprintf("%d of %d pods were evicted; %s", len(entry.Pods)-len(todo), len(entry.Pods), why))
+		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("%d of %d pods were evicted; %s", went, len(entry.Pods), why)}
 	}
-	p.tell(&todo[0], p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted, so that node "+entry.Node+" stages volume "+p.volume.pv.Name+" anew")
-	p.progress(ReasonEvicting, "evicted pod "+todo[0].Name+" of node "+entry.Node)
-	return atOnce, p.save(ctx)
+	p.tell(pod, p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted: a new pod gets volume "+p.volume.pv.Name+" as it should")
+	p.progress(ReasonEvicting, "evicted pod "+pod.Name+" of node "+entry.Node)
+	return nil
 }
 
 // tookTooLong names what was waited for, for example a budget that refused the second pod.
 func (p *pass) tookTooLong() string {
-	why := fmt.Sprintf("the volume was not unstaged within %v", evictDeadline)
+	why := fmt.Sprintf("it did not end within %v", evictDeadline)
 	if last := meta.FindStatusCondition(p.job.Status.Conditions, v1alpha1.ConditionProgressing); last != nil {
 		why += "; last: " + last.Message
 	}
@@ -271,13 +329,15 @@ func (p *pass) tookTooLong() string {
 
 // progressOf compares the pods of an entry with those that use the volume now: todo are
 // still to be evicted, ending is how many end on the node, and arrived is one that was not
-// there at the start, which keeps the volume staged.
+// there at the start, which keeps the volume staged where that matters.
 func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending int, arrived string) {
 	for _, pod := range pods {
 		switch {
 		case pod.Spec.NodeName != entry.Node:
 		case !slices.Contains(entry.Pods, pod.UID):
-			return nil, 0, pod.Name
+			if !entry.NoTaint {
+				return nil, 0, pod.Name
+			}
 		case pod.DeletionTimestamp != nil:
 			ending++
 		default:
@@ -329,34 +389,41 @@ func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) 
 	})
 }
 
-// finish ends the eviction once the node has unstaged the volume.
-func (p *pass) finish(ctx context.Context, entry ledgerEntry, node *corev1.Node) (ctrl.Result, error) {
+// finish ends the eviction of a volume that has to be staged anew once the node has unstaged
+// it.
+func (p *pass) finish(ctx context.Context, entry ledgerEntry, node *corev1.Node) error {
+	if entry.NoTaint {
+		return p.settle(ctx, entry, succeeded)
+	}
 	inUse, err := p.inUse(ctx, node)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	if inUse {
-		return p.wait(ctx, ReasonUnstaging, fmt.Sprintf("kubelet of node %s has the volume in use", node.Name))
+		return &waiting{reason: ReasonUnstaging, message: fmt.Sprintf("kubelet of node %s has the volume in use", node.Name)}
 	}
 	if staged, known, why := p.staged(ctx, node.Name); staged || !known {
-		return p.wait(ctx, ReasonUnstaging, fmt.Sprintf("node %s has the volume staged, or does not answer: %s", node.Name, why))
+		return &waiting{reason: ReasonUnstaging, message: fmt.Sprintf("node %s has the volume staged, or does not answer: %s", node.Name, why)}
 	}
-	return p.settle(ctx, entry, unstaged)
+	return p.settle(ctx, entry, succeeded)
 }
 
 // settle writes the outcome down first: what follows is then only to clean up, whoever
 // does it.
-func (p *pass) settle(ctx context.Context, entry ledgerEntry, outcome string) (ctrl.Result, error) {
+func (p *pass) settle(ctx context.Context, entry ledgerEntry, outcome string) error {
 	outcome = printable.Line(outcome, maxMessageBytes)
 	if err := p.changeEntry(ctx, entry.JobUID, func(e *ledgerEntry) { e.Outcome = outcome }); err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
-	if outcome == unstaged {
-		p.tellAct(entry, corev1.EventTypeNormal, ReasonUnstaged, fmt.Sprintf("node %s has unstaged the volume; its taint goes", entry.Node))
-	} else {
+	switch {
+	case outcome != succeeded:
 		p.tellAct(entry, corev1.EventTypeWarning, ReasonEvictionGaveUp, outcome)
+	case entry.NoTaint:
+		p.tellAct(entry, corev1.EventTypeNormal, ReasonEvicted, fmt.Sprintf("%d evicted pods of node %s have ended", len(entry.Pods), entry.Node))
+	default:
+		p.tellAct(entry, corev1.EventTypeNormal, ReasonUnstaged, fmt.Sprintf("node %s has unstaged the volume; its taint goes", entry.Node))
 	}
-	return atOnce, p.save(ctx)
+	return nil
 }
 
 // cleanUp removes the taint of a job that is about to end, whatever ends it.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -53,6 +54,8 @@ type evidence struct {
 	fences []fence
 	// asked is what the node said of the volume.
 	asked outcome
+	// begun are the pods of the eviction that was begun; none before.
+	begun []types.UID
 }
 
 // otherVolume is a volume that a pod loses, too, and what the node said of it.
@@ -73,6 +76,19 @@ func (e *evidence) here() []corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(e.pods), func(p corev1.Pod) bool { return p.Spec.NodeName != e.node.Name })
 }
 
+// staysStaged reports whether no new stage of the volume is needed.
+func (e *evidence) staysStaged() bool {
+	return !slices.ContainsFunc(e.asked.found, func(f finding) bool { return f.newStage })
+}
+
+// goes are the pods that are evicted: all of the node that use the volume, so that it is staged
+// anew, or those alone of which a new one is needed.
+func (e *evidence) goes() []corev1.Pod {
+	return slices.DeleteFunc(e.here(), func(p corev1.Pod) bool {
+		return e.staysStaged() && !slices.ContainsFunc(e.asked.found, func(f finding) bool { return f.newPod == p.UID })
+	})
+}
+
 // refused returns why no pod may be evicted; empty: all may. It is asked right before each
 // act: a pod that is evicted for nothing is harm, a volume that is not healed is a report.
 func (e *evidence) refused() string {
@@ -81,7 +97,7 @@ func (e *evidence) refused() string {
 		return why
 	}
 	for _, not := range []func() string{
-		func() string { return e.noNewStageHelps(allowed) }, e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.othersLost, e.driverKeptAway, e.backendSick,
+		func() string { return e.noNewPodHelps(allowed) }, e.annotatedAgainst, e.nodeFenced, e.heldElsewhere, e.podsStay, e.othersLost, e.driverKeptAway, e.backendSick,
 	} {
 		if why := not(); why != "" {
 			return why
@@ -174,6 +190,8 @@ func (e *evidence) heldElsewhere() string {
 	switch {
 	case e.volume.block():
 		return "the volume is a block device: no new stage helps"
+	case e.staysStaged():
+		return ""
 	case len(e.twins) > 0:
 		return fmt.Sprintf("PersistentVolume %s is of the same driver and handle: its pods would keep the volume staged", e.twins[0])
 	}
@@ -199,20 +217,20 @@ var keepAnnotations = map[string]string{
 
 // podsStay: a pod of the node must not go, or would come back to the volume as it is.
 func (e *evidence) podsStay() string {
-	here := e.here()
-	switch n := len(here); {
+	all := e.goes()
+	switch n := len(all); {
 	case n == 0:
-		return "no pod of the node uses the claim"
+		return "no pod of the node has to go"
 	case n > maxEvicted:
 		return fmt.Sprintf("%d pods of the node use the claim, at most %d are evicted", n, maxEvicted)
 	}
 	taint := taintOf(e.volume.claim.UID, 0)
-	for i := range here {
-		pod := &here[i]
+	for i := range all {
+		pod := &all[i]
 		if why := e.podStays(pod); why != "" {
 			return "pod " + pod.Name + " " + why
 		}
-		if tolerates(pod.Spec.Tolerations, taint) {
+		if !e.staysStaged() && tolerates(pod.Spec.Tolerations, taint) {
 			return fmt.Sprintf("pod %s tolerates the taint %s: a new one would get the volume as it is", pod.Name, taint.Key)
 		}
 	}
@@ -256,7 +274,7 @@ func (e *evidence) othersLost() string {
 		return fmt.Sprintf("the pods have more than %d other volumes", maxOthers)
 	}
 	for _, other := range e.others {
-		why := notCured(other.volume, other.asked.found)
+		why := e.notEnded(other.asked.found)
 		if *other.asked.abnormal && len(other.asked.found) == 0 {
 			why = "node " + e.node.Name + " did not say what it found"
 		}
@@ -267,18 +285,21 @@ func (e *evidence) othersLost() string {
 	return ""
 }
 
-// driverKeptAway: if a driver's pod that the taint keeps away was made anew meanwhile,
-// nothing would ever be unstaged.
+// driverKeptAway: nothing is unstaged or published while the driver's pod is not there. If
+// the taint kept away one that is made anew meanwhile, nothing would ever be unstaged.
 func (e *evidence) driverKeptAway() string {
 	name := e.volume.pv.Spec.CSI.Driver
 	if e.driver == nil {
 		return fmt.Sprintf("there is no CSIDriver %s", name)
 	}
+	if e.notReady != "" {
+		return fmt.Sprintf("pod %s of driver %s is not ready: nothing would be unstaged or published", e.notReady, name)
+	}
+	if e.staysStaged() {
+		return ""
+	}
 	if len(e.daemons) == 0 {
 		return fmt.Sprintf("the DaemonSet of driver %s is not found on node %s, by its directory: nothing tells whether it tolerates our taint", name, e.node.Name)
-	}
-	if e.notReady != "" {
-		return fmt.Sprintf("pod %s of driver %s is not ready: nothing would be unstaged", e.notReady, name)
 	}
 	taint := taintOf(e.volume.claim.UID, 0)
 	for _, set := range e.daemons {
@@ -296,31 +317,14 @@ func tolerates(tolerations []corev1.Toleration, taint corev1.Taint) bool {
 	})
 }
 
-// evictable says of which finding of a node a new stage is the cure, by what its message
-// has to have. A reason that is not in it speaks against an eviction, whatever else was
-// found: a device or server that does not answer would not answer on the next node either,
-// and files in a bare directory are lost with the pod.
-var evictable = map[string]func(v volume, message string) bool{
-	// What an overlay writes to is no volume's, and its device is not looked at.
-	clustersettings.FilesystemShutdown: func(_ volume, message string) bool { return !strings.Contains(message, "overlay") },
-	clustersettings.FilesystemErrors:   func(volume, string) bool { return true },
-	// Of the superblock: a mount that is read-only by itself is the pod's own.
-	clustersettings.ReadOnlyFilesystem: func(_ volume, message string) bool {
-		return strings.Contains(message, "the filesystem ") && !strings.Contains(message, "overlay")
-	},
-	// An xfs that shut itself down answers EIO.
-	clustersettings.IOError: func(v volume, message string) bool {
-		return v.pv.Spec.CSI.FSType == "xfs" && strings.Contains(message, "(EIO)")
-	},
-}
-
-// noNewStageHelps: the node does not say now that the volume has something which a new
-// stage ends, and nothing else.
-func (e *evidence) noNewStageHelps(allowed clustersettings.Eviction) string {
+// noNewPodHelps: the node does not say now that the volume has something which a new stage or
+// a new pod ends, and nothing else. A device or server that does not answer would not answer
+// in the new pod either, and files in a bare directory are lost with the old one.
+func (e *evidence) noNewPodHelps(allowed clustersettings.Eviction) string {
 	if e.asked.abnormal == nil {
 		return fmt.Sprintf("node %s did not answer: %s", e.node.Name, e.asked.message)
 	}
-	if why := notCured(e.volume, e.asked.found); why != "" {
+	if why := e.notEnded(e.asked.found); why != "" {
 		return why
 	}
 	asked := false
@@ -338,14 +342,12 @@ func (e *evidence) noNewStageHelps(allowed clustersettings.Eviction) string {
 	return ""
 }
 
-// notCured says which finding of a volume a new stage does not end; empty: it ends all.
-func notCured(v volume, found []finding) string {
+// notEnded says which finding does not end with the pods; empty: all do.
+func (e *evidence) notEnded(found []finding) string {
 	for _, f := range found {
-		switch cured, known := evictable[f.reason]; {
-		case !known:
-			return fmt.Sprintf("no new stage ends %s: %s", f.reason, f.message)
-		case !cured(v, f.message):
-			return fmt.Sprintf("it is not known that a new stage ends this %s: %s", f.reason, f.message)
+		ofPod := func(p corev1.Pod) bool { return p.UID == f.newPod }
+		if !f.newStage && !slices.Contains(e.begun, f.newPod) && !slices.ContainsFunc(e.here(), ofPod) {
+			return fmt.Sprintf("no new pod is known to end %s: %s", f.reason, f.message)
 		}
 	}
 	return ""

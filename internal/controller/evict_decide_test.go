@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
@@ -104,8 +105,8 @@ func TestNoPodIsEvicted(t *testing.T) {
 		"an emptyDir": {pod(func(p *corev1.Pod) {
 			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 		}), "has an emptyDir"},
-		"files in another volume's directory": {other(answered(true, "", false), finding{"TargetNotEmpty", ""}), "claim other, too: no new stage ends TargetNotEmpty"},
-		"a container in another volume's":     {other(answered(true, "", false), shutdown, finding{"ContainerOnBareDirectory", ""}), "ContainerOnBareDirectory"},
+		"files in another volume's directory": {other(answered(true, "", false), finding{reason: "TargetNotEmpty", message: ""}), "claim other, too: no new pod is known to end TargetNotEmpty"},
+		"a container in another volume's":     {other(answered(true, "", false), shutdown, finding{reason: "ContainerOnBareDirectory", message: ""}), "ContainerOnBareDirectory"},
 		"another volume, sick of what":        {other(answered(true, "", false)), "did not say what it found"},
 		"very many other volumes":             {func(e *evidence) { e.others = make([]otherVolume, 21); fillOthers(e.others) }, "more than 20 other volumes"},
 		"another claim's mode": {func(e *evidence) {
@@ -119,24 +120,25 @@ func TestNoPodIsEvicted(t *testing.T) {
 
 		"the node did not answer":    {func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") }, "did not answer: down"},
 		"healthy":                    {func(e *evidence) { e.asked = answered(false, "healthy", false) }, "nothing was found"},
-		"the device is gone":         {found(shutdown, finding{"DeviceMissing", "gone"}), "no new stage ends DeviceMissing"},
-		"the device does not answer": {found(shutdown, finding{"DeviceReadError", "EIO"}), "DeviceReadError"},
-		"no path to the device":      {found(shutdown, finding{"PathsFailed", ""}), "PathsFailed"},
-		"the server does not answer": {found(shutdown, finding{"ServerUnreachable", ""}), "ServerUnreachable"},
-		"no answer":                  {found(shutdown, finding{"NotResponding", ""}), "NotResponding"},
-		"files in a bare directory":  {found(shutdown, finding{"TargetNotEmpty", ""}), "TargetNotEmpty"},
-		"a container wrote into it":  {found(shutdown, finding{"ContainerOnBareDirectory", ""}), "ContainerOnBareDirectory"},
-		"a smaller device":           {found(shutdown, finding{"DeviceSizeChanged", ""}), "DeviceSizeChanged"},
-		"a part could not judge":     {found(shutdown, finding{"ProviderFailed", ""}), "ProviderFailed"},
-		"stale in a container":       {found(finding{"StaleInContainers", ""}), "StaleInContainers"},
-		"the mount is read-only":     {found(finding{"ReadOnlyFilesystem", "target: the mount is read-only, recorded was read-write"}), "not known that a new stage ends this ReadOnlyFilesystem"},
-		"an overlay":                 {found(finding{"ReadOnlyFilesystem", "the filesystem that the overlay writes to is read-only"}), "not known"},
-		"an ext4 answers EIO":        {found(finding{"IOError", "target: statx: input/output error (EIO)"}), "not known"},
-		"an xfs answers EREMOTEIO": {func(e *evidence) {
-			e.volume.pv.Spec.CSI.FSType, e.asked.found = "xfs", []finding{{"IOError", "target: statx: remote I/O error (EREMOTEIO)"}}
-		}, "not known"},
-		"what an overlay writes to":   {found(finding{"FilesystemShutdown", "the ext4 that the overlay writes to shut itself down"}), "not known"},
-		"a reason nobody asked for":   {found(finding{"FilesystemErrors", "ext4 counted 2 errors"}), "nothing was found"},
+		"the device is gone":         {found(shutdown, finding{reason: "DeviceMissing", message: "gone"}), "no new pod is known to end DeviceMissing"},
+		"the device does not answer": {found(shutdown, finding{reason: "DeviceReadError", message: "EIO"}), "DeviceReadError"},
+		"no path to the device":      {found(shutdown, finding{reason: "PathsFailed", message: ""}), "PathsFailed"},
+		"the server does not answer": {found(shutdown, finding{reason: "ServerUnreachable", message: ""}), "ServerUnreachable"},
+		"no answer":                  {found(shutdown, finding{reason: "NotResponding", message: ""}), "NotResponding"},
+		"files in a bare directory":  {found(shutdown, finding{reason: "TargetNotEmpty", message: ""}), "TargetNotEmpty"},
+		"a container wrote into it":  {found(shutdown, finding{reason: "ContainerOnBareDirectory", message: ""}), "ContainerOnBareDirectory"},
+		"a smaller device":           {found(shutdown, finding{reason: "DeviceSizeChanged", message: ""}), "DeviceSizeChanged"},
+		"a part could not judge":     {found(shutdown, finding{reason: "ProviderFailed", message: ""}), "ProviderFailed"},
+		"stale in a container":       {found(finding{reason: "StaleInContainers", message: ""}), "StaleInContainers"},
+		"nobody knows what ends it":  {found(finding{reason: "ReadOnlyFilesystem", message: "target: the mount is read-only, recorded was read-write"}), "no new pod is known to end ReadOnlyFilesystem"},
+		"stale in another pod":       {found(finding{reason: "StaleInContainers", newPod: "z-uid"}), "no new pod is known to end StaleInContainers"},
+		"stale, and a pod stays": {func(e *evidence) {
+			stale(e)
+			e.pods[1].OwnerReferences = nil
+		}, "pod b has no controller"},
+		"stale, and no driver":        {func(e *evidence) { stale(e); e.notReady = "kube-system/driver-x" }, "is not ready"},
+		"stale, and not asked for":    {func(e *evidence) { stale(e); e.settings["evict"] = "drivers: [driver]\nreasons: [IOError]" }, "StaleInContainers is not among"},
+		"a reason nobody asked for":   {found(finding{reason: "FilesystemErrors", message: "ext4 counted 2 errors", newStage: true}), "nothing was found"},
 		"a reason that is not set":    {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: [IOError]" }, "FilesystemShutdown is not among the reasons"},
 		"no reasons are set":          {func(e *evidence) { e.settings["evict"] = "drivers: [driver]\nreasons: []" }, "FilesystemShutdown is not among the reasons"},
 		"four volumes of the backend": {func(e *evidence) { e.sick = append(e.sick, "ns/d") }, "more than 3 volumes of driver driver"},
@@ -147,6 +149,12 @@ func TestNoPodIsEvicted(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, why, tc.why)
 		}
 	}
+}
+
+// stale is a volume that one of two pods has of before.
+func stale(e *evidence) {
+	e.pods = append(e.pods, *appPod("node-1", "b"))
+	e.asked.found = []finding{{reason: "StaleInContainers", newPod: "b-uid"}}
 }
 
 func fillOthers(others []otherVolume) {
@@ -166,10 +174,19 @@ func fill(pods []corev1.Pod) {
 func TestPodsAreEvictedFor(t *testing.T) {
 	for name, change := range map[string]func(*evidence){
 		"read-only": func(e *evidence) {
-			e.asked.found = []finding{{"ReadOnlyFilesystem", "staging: the filesystem turned read-only after an error (emergency_ro)"}, {"FilesystemErrors", "ext4 counted 2 errors"}}
+			e.asked.found = []finding{{reason: "ReadOnlyFilesystem", newStage: true}, {reason: "FilesystemErrors", newStage: true}}
 		},
-		"xfs": func(e *evidence) {
-			e.volume.pv.Spec.CSI.FSType, e.asked.found[0] = "xfs", finding{"IOError", "staging: statx: input/output error (EIO)"}
+		"a container that has the instance, too": func(e *evidence) {
+			e.asked.found = append(e.asked.found, finding{reason: "StaleInContainers", newPod: "a-uid"})
+		},
+		"one that is ending": func(e *evidence) {
+			e.begun = []types.UID{"a-uid", "ending"}
+			e.asked.found = append(e.asked.found, finding{reason: "StaleInContainers", newPod: "ending"})
+		},
+		"stale in one of the pods, and a taint would do harm": func(e *evidence) {
+			stale(e)
+			e.pods[0].OwnerReferences, e.daemons, e.twins = nil, nil, []string{"pv-2"}
+			e.pods = append(e.pods, *appPod("node-2", "c"))
 		},
 		"errors, asked for": func(e *evidence) {
 			e.settings["evict"] = "drivers: [driver]\nreasons: [FilesystemErrors]"

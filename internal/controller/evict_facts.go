@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,8 +41,8 @@ var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Ver
 // readEvidence asks the node, and then the API for all that a decision goes by: the lists
 // only where the node says that the volume is sick, and the Node last, which is written to
 // next. What cannot be asked for is an error, and no decision.
-func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod) (*evidence, error) {
-	e := &evidence{volume: p.volume, pods: pods, namespace: &corev1.Namespace{}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}}
+func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod, begun []types.UID) (*evidence, error) {
+	e := &evidence{volume: p.volume, pods: pods, begun: begun, namespace: &corev1.Namespace{}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}}
 	claim, pv := p.volume.claim, p.volume.pv
 	if here := e.here(); len(here) > 0 {
 		// With the path of a pod, so that what is wrong with its mount is found, too.
@@ -118,7 +119,7 @@ func (r *Reconciler) podsOf(ctx context.Context, claim *corev1.PersistentVolumeC
 // readOthers asks the node for the other volumes of the pods that are to be evicted, until
 // one speaks against it. That of which the node says nothing may be answered for later.
 func (p *pass) readOthers(ctx context.Context, e *evidence) error {
-	for _, pod := range e.here() {
+	for _, pod := range e.goes() {
 		for _, v := range pod.Spec.Volumes {
 			name := claimOf(&pod, v)
 			if name == "" || name == e.volume.claim.Name || e.othersLost() != "" {
@@ -188,7 +189,7 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 	claims := &metav1.PartialObjectMetadataList{}
 	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
 	return list(ctx, r, claims, everywhere, func(claim *metav1.PartialObjectMetadata) error {
-		if len(e.sick) > maxSick || !saidSick(claim.Annotations) {
+		if len(e.sick) > maxSick || len(saidSick(claim.Annotations)) == 0 {
 			return nil
 		}
 		v, err := r.readVolume(ctx, claim.Namespace, claim.Name)
@@ -206,18 +207,19 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 // staleAfter is more than twice as long as a node takes to write the annotation anew.
 const staleAfter = 3 * time.Hour
 
-// saidSick reports whether a node says of a claim that its volume is sick.
-func saidSick(annotations map[string]string) bool {
+// saidSick returns what nodes say of a claim whose volume is sick there. Who may write the
+// claim may write that, too.
+func saidSick(annotations map[string]string) (all []volumehealth.Value) {
 	for key, text := range annotations {
 		var value volumehealth.Value
 		if !strings.HasPrefix(key, volumehealth.Annotation) || json.Unmarshal([]byte(text), &value) != nil || value.State != volumehealth.Unhealthy {
 			continue
 		}
 		if checked, err := time.Parse(time.RFC3339, value.LastChecked); err != nil || time.Since(checked) < staleAfter {
-			return true
+			all = append(all, value)
 		}
 	}
-	return false
+	return all
 }
 
 func (r *Reconciler) readFences(ctx context.Context, e *evidence) error {

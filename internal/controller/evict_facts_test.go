@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/grpc/metadata"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
@@ -80,8 +82,8 @@ func TestEvidenceIsRead(t *testing.T) {
 		"a budget for all ready pods":        {func(w *evictWorld) { w.budget(1, "b") }, ""},
 		"another volume of a pod": {func(w *evictWorld) {
 			w.another("second")
-			w.node.others = []finding{{"TargetNotEmpty", "files"}}
-		}, "claim second, too: no new stage ends TargetNotEmpty"},
+			w.node.others = []finding{{reason: "TargetNotEmpty", message: "files"}}
+		}, "claim second, too: no new pod is known to end TargetNotEmpty"},
 		"more were sick long ago": {func(w *evictWorld) {
 			for i := range 4 {
 				old := sickVolume(fmt.Sprint("c", i), "driver")
@@ -89,8 +91,10 @@ func TestEvidenceIsRead(t *testing.T) {
 				w.create(old...)
 			}
 		}, ""},
-		"no settings":     {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
-		"another mode":    {func(w *evictWorld) { w.node.found = append(w.node.found, finding{"NotResponding", ""}) }, "NotResponding"},
+		"no settings": {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
+		"another mode": {func(w *evictWorld) {
+			w.node.found = append(w.node.found, finding{reason: "NotResponding", message: ""})
+		}, "NotResponding"},
 		"a pod elsewhere": {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
 		"no owner":        {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
 		"others are fine": {func(w *evictWorld) {
@@ -260,4 +264,17 @@ func (w *evictWorld) update(namespace, name string, o client.Object, change func
 func (w *evictWorld) annotate(namespace, name string, o client.Object) {
 	w.t.Helper()
 	w.update(namespace, name, o, func(o client.Object) { o.SetAnnotations(map[string]string{"node-healer.csi-addons.io/evict": "false"}) })
+}
+
+// TestCuresAreTaken by reason, and none that cannot be read.
+func TestCuresAreTaken(t *testing.T) {
+	got := curesIn(metadata.Pairs(healerpb.TrailerConditions, `[{"reason":"A","newStage":true},{"reason":"B","newPod":"x"},{"reason":"B"}]`))
+	if len(got["A"]) != 1 || !got["A"][0].NewStage || len(got["B"]) != 2 || got["B"][0].NewPod != "x" {
+		t.Errorf("got %+v", got)
+	}
+	for _, text := range []string{"", "[", `{"reason":"A"}`} {
+		if got := curesIn(metadata.Pairs(healerpb.TrailerConditions, text)); len(got) > 0 {
+			t.Errorf("%q: got %+v", text, got)
+		}
+	}
 }

@@ -32,8 +32,9 @@ const (
 	maxPerClaim = 2
 )
 
-// unstaged is the outcome of an eviction after which the node has unstaged the volume.
-const unstaged = "unstaged"
+// succeeded is the outcome of an eviction whose pods have ended, and after which the node has
+// unstaged the volume where that was needed.
+const succeeded = "succeeded"
 
 // ledgerEntry is one eviction. It is written before the taint is made, and closed after the
 // taint was removed: there is no taint without an open entry.
@@ -41,17 +42,25 @@ type ledgerEntry struct {
 	Namespace, Job, Claim, Driver, Node string
 
 	JobUID, ClaimUID types.UID
-	// Pods are all that used the volume on the node at the start.
+	// Pods are those that are evicted: all that used the volume on the node at the start, unless
+	// NoTaint is true.
 	Pods []types.UID
+	// NoTaint is true where the volume stays staged: a new pod gets it as the node has it.
+	NoTaint bool
 	// Start is the value of the taint, and End when the taint was gone: Unix times. End is
 	// 0 while the entry is open.
 	Start, End int64
-	// Outcome is unstaged, or says why the controller gave up; empty: not known yet. It is
+	// Outcome is succeeded, or says why the controller gave up; empty: not known yet. It is
 	// written before the taint is removed.
 	Outcome string
 }
 
 func (l ledgerEntry) open() bool { return l.End == 0 }
+
+// taints reports whether a node has the entry's taint, if there has to be one.
+func (l ledgerEntry) taints(node *corev1.Node) bool {
+	return l.NoTaint || slices.Contains(node.Spec.Taints, taintOf(l.ClaimUID, l.Start))
+}
 
 // late reports whether the entry's taint has to go, whatever its job says.
 func (l ledgerEntry) late() bool { return pastDeadline(l.Start) }
@@ -90,7 +99,7 @@ func (l ledger) spent(next ledgerEntry, perHour int, now time.Time) string {
 		if e.Driver == next.Driver {
 			drivers++
 		}
-		if e.Node == next.Node {
+		if e.Node == next.Node && !e.NoTaint {
 			end := e.End
 			if e.open() {
 				end = now.Unix()

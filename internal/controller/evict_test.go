@@ -16,6 +16,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
 func TestPodsAreEvictedAndTheVolumeStagedAnew(t *testing.T) {
@@ -30,7 +31,7 @@ func TestPodsAreEvictedAndTheVolumeStagedAnew(t *testing.T) {
 		}
 		all, _, err := w.reconciler.readLedger(t.Context())
 		must(t, err)
-		if len(all) != 1 || all[0].Node != "node-1" || all[0].Outcome != unstaged || len(all[0].Pods) != 2 || len(job.Status.Nodes) != 1 {
+		if len(all) != 1 || all[0].Node != "node-1" || all[0].Outcome != succeeded || len(all[0].Pods) != 2 || len(job.Status.Nodes) != 1 {
 			t.Errorf("got %+v, %+v", all, job.Status)
 		}
 	})
@@ -67,7 +68,7 @@ func TestVolumeInUseKeepsTheTaint(t *testing.T) {
 		node.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/driver^handle"}
 		must(t, w.api.Status().Update(t.Context(), node))
 		w.kubelet = w.kubeletEnds
-		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, "was not unstaged within")
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, "did not end within")
 		w.clean()
 	})
 }
@@ -98,8 +99,8 @@ func TestGivesUp(t *testing.T) {
 		"a budget":          {0, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted", 0},
 		"healthy meanwhile": {0, func(w *evictWorld) { w.node.found = nil }, "nothing was found", 0},
 		"the device is gone": {1, func(w *evictWorld) {
-			w.node.found = append(w.node.found, finding{"DeviceMissing", "gone"})
-		}, "no new stage ends DeviceMissing", 1},
+			w.node.found = append(w.node.found, finding{reason: "DeviceMissing", message: "gone"})
+		}, "no new pod is known to end DeviceMissing", 1},
 		"a pod by nodeName": {1, func(w *evictWorld) { must(w.t, w.api.Create(w.t.Context(), appPod("node-1", "new"))) }, "pod new came to the node", 1},
 		"stopped by the settings": {1, func(w *evictWorld) {
 			settings := theSettings("drivers: [driver]")
@@ -112,7 +113,7 @@ func TestGivesUp(t *testing.T) {
 			must(w.t, w.api.Update(w.t.Context(), node))
 		}, "pods have ended, and the node does not have the taint", 1},
 		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "within 10m0s; last: 1 of 2 pods were evicted; evict pod b: the disruption budget", 1},
-		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "was not unstaged within", 1},
+		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "did not end within", 1},
 		"another claim": {2, func(w *evictWorld) {
 			claim, _ := boundClaim()
 			w.remove(claim)
@@ -120,7 +121,7 @@ func TestGivesUp(t *testing.T) {
 			w.create(claim)
 			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.ClaimRef.UID = "another" })
 		}, "another claim has its name", 2},
-		"never unstaged": {2, func(w *evictWorld) { w.kubelet = func() {} }, "was not unstaged within", 2},
+		"never unstaged": {2, func(w *evictWorld) { w.kubelet = func() {} }, "did not end within", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -142,38 +143,144 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
+// staleWorld has a third pod on the node, and one elsewhere; containers of a and b still have
+// the instance of before.
+func staleWorld(t *testing.T) *evictWorld {
+	t.Helper()
+	w := newEvictWorld(t, appPod("node-1", "c"), appPod("node-2", "d"))
+	w.stays = true
+	w.node.found = []finding{{reason: "StaleInContainers", newPod: "a-uid"}, {reason: "ContainerUnverified", newPod: "b-uid"}}
+	w.kubelet = func() {
+		for _, name := range []string{"a", "b"} {
+			pod := &corev1.Pod{}
+			if w.api.Get(w.ctx, client.ObjectKey{Namespace: "ns", Name: name}, pod) == nil && pod.DeletionTimestamp != nil {
+				pod.Finalizers = nil
+				must(w.t, w.api.Update(w.ctx, pod))
+				w.node.found = slices.DeleteFunc(w.node.found, func(f finding) bool { return f.newPod == pod.UID })
+			}
+		}
+	}
+	return w
+}
+
+// TestOnlyPodsWithTheInstanceOfBeforeAreEvicted, without a taint: the volume stays staged for
+// the others.
+func TestOnlyPodsWithTheInstanceOfBeforeAreEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := staleWorld(t)
+		ends := w.kubelet
+		w.kubelet = func() {
+			ends()
+			if len(w.evicted) == 1 && w.api.Get(w.ctx, client.ObjectKey{Namespace: "ns", Name: "new"}, &corev1.Pod{}) != nil {
+				w.create(appPod("node-1", "new")) // which may come to the node at once
+			}
+		}
+		says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+		w.clean()
+		all, _, err := w.reconciler.readLedger(t.Context())
+		must(t, err)
+		if !slices.Equal(w.evicted, []string{"a", "b"}) || len(all) != 1 || !all[0].NoTaint || all[0].Outcome != succeeded {
+			t.Errorf("evicted %v; %+v", w.evicted, all)
+		}
+	})
+}
+
+// TestPodsWithTheInstanceOfBeforeStay where something comes between.
+func TestPodsWithTheInstanceOfBeforeStay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		evicted int
+		then    func(w *evictWorld)
+		why     string
+	}{
+		"a budget":                     {0, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
+		"the second recovers":          {1, func(w *evictWorld) { w.node.found = nil }, "nothing was found"},
+		"the volume shuts itself down": {1, func(w *evictWorld) { w.node.found = append(w.node.found, shutdown) }, "something else is wrong now"},
+		"the server is gone":           {1, func(w *evictWorld) { w.node.found = append(w.node.found, finding{reason: "ServerUnreachable"}) }, "no new pod is known to end ServerUnreachable"},
+		"never ends":                   {2, func(w *evictWorld) { w.kubelet = func() {} }, "2 evicted pods of node node-1 have not ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := staleWorld(t)
+				ends, did := w.kubelet, false
+				w.kubelet = func() {
+					all, _, _ := w.reconciler.readLedger(w.ctx)
+					if !did && len(all) == 1 && len(w.evicted) == tc.evicted {
+						did = true
+						tc.then(w)
+						return
+					}
+					if tc.evicted < 2 {
+						ends()
+					}
+				}
+				says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, tc.why)
+				w.clean()
+				if len(w.evicted) != tc.evicted {
+					t.Errorf("evicted %v", w.evicted)
+				}
+			})
+		})
+	}
+}
+
+// TestTheNodeThatIsSickIsAsked, and not the first one with a pod.
+func TestTheNodeThatIsSickIsAsked(t *testing.T) {
+	claim, _ := boundClaim()
+	claim.Annotations = map[string]string{volumehealth.Annotation + "u": `{"state":"unhealthy","node":"node-2"}`, volumehealth.Annotation + "v": `{"state":"healthy","node":"node-1"}`}
+	pods := []corev1.Pod{*appPod("", "pending"), *appPod("node-1", "a"), *appPod("node-2", "b")}
+	if got := nodeToAsk(claim, pods); got != "node-2" {
+		t.Errorf("got %s", got)
+	}
+	if got := nodeToAsk(claim, pods[:2]); got != "node-1" {
+		t.Errorf("no pod is on node-2: got %s", got)
+	}
+}
+
 // TestControllerEndsAnywhere has the process end before and after each write: the next one
 // ends what was begun or takes it back.
 func TestControllerEndsAnywhere(t *testing.T) {
-	writes := 0
-	synctest.Test(t, func(t *testing.T) {
-		w := newEvictWorld(t)
-		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
-		w.runs()
-		writes = w.writes
-	})
-	if writes < 10 {
-		t.Fatalf("only %d writes", writes)
-	}
-	for dies := 1; dies <= writes; dies++ {
-		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprintf("write %d, written %t", dies, after), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newEvictWorld(t)
-					w.dies, w.after = dies, after
-					w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
-					job := w.runs()
-					w.clean()
-					if len(w.evicted) != len(slices.Compact(slices.Sorted(slices.Values(w.evicted)))) {
-						t.Errorf("evicted %v", w.evicted)
-					}
-					reason := condition(job, v1alpha1.ConditionFailed).Reason
-					if job.Status.Result == v1alpha1.ResultFailed && reason != ReasonEvictionGaveUp {
-						t.Errorf("got %+v", job.Status)
-					}
-				})
-			})
+	for name, start := range map[string]func(*testing.T) *evictWorld{
+		"all pods": func(t *testing.T) *evictWorld {
+			t.Helper()
+			w := newEvictWorld(t)
+			w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+			return w
+		},
+		"some pods": staleWorld,
+	} {
+		writes := 0
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t)
+			w.runs()
+			writes = w.writes
+		})
+		if writes < 8 {
+			t.Fatalf("%s: only %d writes", name, writes)
 		}
+		for dies := 1; dies <= writes; dies++ {
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, write %d, written %t", name, dies, after), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						w := start(t)
+						w.dies, w.after = dies, after
+						w.endsAnywhere()
+					})
+				})
+			}
+		}
+	}
+}
+
+func (w *evictWorld) endsAnywhere() {
+	w.t.Helper()
+	job := w.runs()
+	w.clean()
+	if len(w.evicted) != len(slices.Compact(slices.Sorted(slices.Values(w.evicted)))) {
+		w.t.Errorf("evicted %v", w.evicted)
+	}
+	reason := condition(job, v1alpha1.ConditionFailed).Reason
+	if job.Status.Result == v1alpha1.ResultFailed && reason != ReasonEvictionGaveUp {
+		w.t.Errorf("got %+v", job.Status)
 	}
 }
 

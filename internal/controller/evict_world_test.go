@@ -35,6 +35,8 @@ type evictWorld struct {
 	node *sickNode
 	// refuse is what the API says to evictions of pods, and patches of nodes, by these names.
 	refuse map[string]error
+	// stays is true where the volume stays staged: no taint may stand.
+	stays bool
 	// evicted are the pods that went, dryRuns how many evictions were only tried.
 	evicted []string
 	dryRuns int
@@ -92,7 +94,7 @@ func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *he
 
 const taintKey = clustersettings.TaintPrefix + "claim-uid"
 
-var shutdown = finding{clustersettings.FilesystemShutdown, "staging: the filesystem was shut down"}
+var shutdown = finding{reason: "FilesystemShutdown", message: "staging: the filesystem was shut down", newStage: true}
 
 func theNode(name string) *corev1.Node {
 	return &corev1.Node{
@@ -223,8 +225,8 @@ func (w *evictWorld) interceptWrites(api client.Client) client.Client {
 				return nil
 			}
 			return w.write(func() error {
-				if w.taintValue() == "" {
-					w.t.Errorf("pod %s is evicted without the taint", o.GetName())
+				if (w.taintValue() == "") != w.stays {
+					w.t.Errorf("pod %s is evicted with the taint %q", o.GetName(), w.taintValue())
 				}
 				w.evicted = append(w.evicted, o.GetName())
 				return api.Delete(ctx, o)

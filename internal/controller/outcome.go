@@ -9,6 +9,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-addons/node-healer/pkg/api"
 )
@@ -25,12 +26,18 @@ type outcome struct {
 	class api.Class
 	// after is the shortest time before another try that the server asks for.
 	after time.Duration
-	// found is what a check found, each reason once.
+	// found is what a check found.
 	found []finding
 }
 
 // finding is one condition of a volume, as its node tells it.
-type finding struct{ reason, message string }
+type finding struct {
+	reason, message string
+	// newStage is true where a new stage of the volume ends it, and newPod is the pod of which
+	// a new one does; neither: nobody knows what ends it.
+	newStage bool
+	newPod   types.UID
+}
 
 // answered is the outcome of a call that the node answered. Where a heal was asked for,
 // an abnormal volume is a reason to try again.

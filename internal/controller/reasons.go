@@ -24,6 +24,7 @@ const (
 	ReasonEvictionRefused = "EvictionRefused"
 	ReasonWouldEvict      = "WouldEvict"
 	ReasonEvicting        = "Evicting"
+	ReasonEvicted         = "Evicted"
 	ReasonUnstaging       = "Unstaging"
 	ReasonUnstaged        = "Unstaged"
 	ReasonEvictionGaveUp  = "EvictionGaveUp"

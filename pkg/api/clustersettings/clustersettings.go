@@ -42,13 +42,12 @@ const (
 	TaintPrefix = "restage.node-healer.csi-addons.io/"
 )
 
-// The reasons for which pods may be evicted: what a new stage of the volume ends.
-const (
-	ReadOnlyFilesystem = "ReadOnlyFilesystem"
-	FilesystemShutdown = "FilesystemShutdown"
-	IOError            = "IOError"
-	FilesystemErrors   = "FilesystemErrors"
-)
+// FilesystemErrors is the one of EvictReasons that is not among the reasons by default.
+const FilesystemErrors = "FilesystemErrors"
+
+// EvictReasons are those for which pods may be evicted: what a new stage of the volume ends,
+// or in the last two a new container.
+var EvictReasons = []string{"ReadOnlyFilesystem", "FilesystemShutdown", "IOError", FilesystemErrors, "StaleInContainers", "ContainerUnverified"}
 
 // The defaults of Eviction.
 const (
@@ -79,7 +78,7 @@ func ParseEviction(text string) (Eviction, error) {
 		return Eviction{}, err
 	}
 	if e.Reasons == nil {
-		e.Reasons = []string{ReadOnlyFilesystem, FilesystemShutdown, IOError}
+		e.Reasons = slices.DeleteFunc(slices.Clone(EvictReasons), func(reason string) bool { return reason == FilesystemErrors })
 	}
 	if e.After == nil {
 		e.After = &metav1.Duration{Duration: defaultAfter}
@@ -96,8 +95,8 @@ func ParseEviction(text string) (Eviction, error) {
 
 func (e Eviction) check() error {
 	for _, reason := range e.Reasons {
-		if !slices.Contains([]string{ReadOnlyFilesystem, FilesystemShutdown, IOError, FilesystemErrors}, reason) {
-			return fmt.Errorf("%.40q is no reason to evict a pod for: no new stage ends it", reason)
+		if !slices.Contains(EvictReasons, reason) {
+			return fmt.Errorf("%.40q is no reason to evict a pod for: no new one ends it", reason)
 		}
 	}
 	switch {

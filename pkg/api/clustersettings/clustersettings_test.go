@@ -8,7 +8,7 @@ import (
 
 func TestEvictionHasDefaults(t *testing.T) {
 	e, err := ParseEviction("drivers: [a.example.com]")
-	if err != nil || e.After.Duration != 2*time.Minute || *e.Max != 1 || *e.PerHour != 6 || slices.Contains(e.Reasons, FilesystemErrors) || len(e.Reasons) != 3 {
+	if err != nil || e.After.Duration != 2*time.Minute || *e.Max != 1 || *e.PerHour != 6 || slices.Contains(e.Reasons, FilesystemErrors) || len(e.Reasons) != 5 {
 		t.Errorf("got %+v, %v", e, err)
 	}
 	e, err = ParseEviction("drivers: [a]\nreasons: [FilesystemErrors]\nafter: 0s\nmax: 2\nperHour: 3\n")
