@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"io"
 	"text/tabwriter"
@@ -22,7 +23,9 @@ func newAudit(dial dialer) *cobra.Command {
 	c.Flags().Int32VarP(&lines, "lines", "n", 100, "at most so many, 1000 at most")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return dial(func(client adminpb.AdminClient) error {
-			log, err := all(client.ReadAudit(c.Context(), &adminpb.ReadAuditRequest{VolumeId: volume, Limit: lines}))
+			ctx, cancel := context.WithTimeout(c.Context(), requestTimeout)
+			defer cancel()
+			log, err := all(client.ReadAudit(ctx, &adminpb.ReadAuditRequest{VolumeId: volume, Limit: lines}))
 			if err != nil {
 				return err
 			}

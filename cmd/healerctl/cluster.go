@@ -22,7 +22,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
-// requestTimeout bounds one request to the API.
+// requestTimeout bounds one request to the API, and one list of the node's server.
 const requestTimeout = 30 * time.Second
 
 // clusterFlags say which cluster, as kubectl's flags of these names do.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -17,9 +18,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/docs"
 	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/privilege"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -39,6 +42,13 @@ type examined struct {
 	Text string `json:"text"`
 }
 
+// What doctor looks at by workers: a directory may lie on a disk, or below a server, that does not
+// answer.
+var (
+	lookAtKubelet = worker.Define("doctor-kubelet", worker.Spent, func(root string) ([]examined, error) { return propagation(root), nil })
+	lookAtState   = worker.Define("doctor-state", worker.Spent, func(dir string) ([]examined, error) { return []examined{stateDir(dir)}, nil })
+)
+
 func newDoctor(dial dialer) *cobra.Command {
 	var output, kubelet, state string
 	c := &cobra.Command{Use: "doctor", Short: "Say whether this node has what node-healer needs, also before it is installed", Args: cobra.NoArgs}
@@ -47,12 +57,17 @@ func newDoctor(dial dialer) *cobra.Command {
 	c.Flags().StringVar(&kubelet, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory`")
 	c.Flags().StringVar(&state, "state-dir", "/var/lib/node-healer", "the server's `directory` for records and the audit log")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		all := append([]examined{ownRights(), kernel(release())}, propagation(kubelet)...)
+		pool, closePool, err := why.NewPool(nil)
+		if err != nil {
+			return callError{err}
+		}
+		defer closePool(c.Context())
+		all := append([]examined{ownRights(), kernel(release())}, lookAt(c.Context(), pool, lookAtKubelet, "kubelet", kubelet)...)
 		socket, err := server(c.Context(), dial)
 		if err != nil {
 			return err // a wrong --endpoint
 		}
-		all = append(all, socket, stateDir(state), clock())
+		all = slices.Concat(all, []examined{socket}, lookAt(c.Context(), pool, lookAtState, "state", state), []examined{clock()})
 		if err := printed(printExamined(c, output, all)); err != nil {
 			return err
 		}
@@ -64,6 +79,14 @@ func newDoctor(dial dialer) *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+func lookAt(ctx context.Context, pool *worker.Pool, op worker.Op[string, []examined], name, dir string) []examined {
+	all, err := why.Ask(ctx, pool, op, dir)
+	if err != nil {
+		return []examined{{name, missing, dir + ": " + err.Error()}}
+	}
+	return all
 }
 
 func printExamined(c *cobra.Command, output string, all []examined) error {
@@ -80,6 +103,10 @@ func printExamined(c *cobra.Command, output string, all []examined) error {
 func ownRights() examined {
 	if uid := os.Geteuid(); uid != 0 {
 		return examined{"rights", missing, fmt.Sprintf("this is user %d: run it as root", uid)}
+	}
+	// kubelet sets this for all containers, and no node's init has it.
+	if first, _ := os.ReadFile("/proc/1/environ"); strings.Contains("\x00"+string(first), "\x00KUBERNETES_SERVICE_HOST=") {
+		return examined{"rights", missing, "process 1 is a container's and not the node's, whose mounts and processes cannot be seen from here: the pod needs hostPID: true"}
 	}
 	own, err := privilege.Own()
 	if err != nil {

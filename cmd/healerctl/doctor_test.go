@@ -6,7 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 )
+
+// TestMain: the program is its own worker.
+func TestMain(m *testing.M) {
+	why.Worker(lookAtKubelet, lookAtState)
+	os.Exit(m.Run())
+}
 
 // The page with what kernels lack is read as it is written.
 func TestKernel(t *testing.T) {

@@ -62,7 +62,7 @@ func (o outcome) Error() string { return fmt.Sprintf("exit code %d", int(o)) }
 const plugin = "kubectl-volume_heal"
 
 func main() {
-	why.Worker()
+	why.Worker(lookAtKubelet, lookAtState)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()

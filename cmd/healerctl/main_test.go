@@ -41,6 +41,9 @@ type fakeAdmin struct {
 const hostile = "evil\x1b]0;x\a\u009b2J\u202e\n"
 
 func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStreamingServer[adminpb.Volume]) error {
+	if err := waitedFor(s.Context()); err != nil {
+		return err
+	}
 	volumes := f.volumes
 	if volumes == nil {
 		volumes = []*adminpb.Volume{
@@ -62,9 +65,17 @@ func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStre
 	return nil
 }
 
-func (*fakeAdmin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
+// waitedFor fails a call that would wait for a server that hangs.
+func waitedFor(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
-		return nil, status.Error(codes.Internal, "a server that hangs would be waited for")
+		return status.Error(codes.Internal, "a server that hangs would be waited for")
+	}
+	return nil
+}
+
+func (*fakeAdmin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
+	if err := waitedFor(ctx); err != nil {
+		return nil, err
 	}
 	return &adminpb.ServerStatus{Lines: []*adminpb.StatusLine{{Name: "version", Value: "v1"}, {Name: "api", Value: "does not answer: no\x1b[2J"}}}, nil
 }
@@ -72,6 +83,9 @@ func (*fakeAdmin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*
 func (f *fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingServer[adminpb.AuditLine]) error {
 	if r.GetLimit() > 1000 {
 		return status.Error(codes.InvalidArgument, "limit: must be between 1 and 1000")
+	}
+	if err := waitedFor(s.Context()); err != nil {
+		return err
 	}
 	lines := f.audit
 	if lines == nil {

@@ -48,6 +48,8 @@ type listing struct {
 }
 
 func listVolumes(ctx context.Context, client adminpb.AdminClient) (l listing, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	stream, err := client.ListVolumes(ctx, &adminpb.ListVolumesRequest{})
 	if l.volumes, err = all(stream, err); err != nil {
 		return l, err

@@ -3,12 +3,26 @@ package integration
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
 )
+
+// TestDoctorDoesNotHang has a daemon stop that serves what is above the state directory.
+func TestDoctorDoesNotHang(t *testing.T) {
+	program := buildHealerctl(t)
+	n := harness.NewNode(t)
+	v, disk := n.NewFUSEDisk("hangs", harness.FUSEConfig{})
+	disk.Freeze()
+	t.Cleanup(disk.Thaw)
+	out, err := exec.CommandContext(t.Context(), program, "doctor", "--kubelet-root="+n.Kubelet, "--state-dir="+v.Staging+"/no-such-name", "--endpoint=unix:///none").CombinedOutput()
+	if !strings.Contains(string(out), "missing   state ") || !strings.Contains(string(out), "time ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
 
 // TestHealerctlDoctor has the shipped program look at nodes that lack one thing each, and at
 // one that lacks nothing. Each is a mount and pid namespace of its own.
@@ -21,9 +35,9 @@ func TestHealerctlDoctor(t *testing.T) {
 	harness.Mkdir(t, state)
 	const whole = "mount --make-rshared /"
 	for name, c := range map[string]struct {
-		// setup runs first, and with is what the program is run by.
-		setup, with string
-		missing     map[string]string
+		// setup runs first, with is what the program is run by, and env is in everybody's environment.
+		setup, with, env string
+		missing          map[string]string
 	}{
 		"nothing":     {setup: whole},
 		"propagation": {setup: "mount --make-rprivate /", missing: map[string]string{"propagation": "mount --make-rshared /"}},
@@ -36,6 +50,7 @@ func TestHealerctlDoctor(t *testing.T) {
 			setup: whole, with: "unshare --user --map-root-user",
 			missing: map[string]string{"rights": "hostUsers"},
 		},
+		"hostPID":    {setup: whole, env: "KUBERNETES_SERVICE_HOST=10.96.0.1", missing: map[string]string{"rights": "hostPID: true"}},
 		"kubelet":    {setup: whole + "; mount -t tmpfs none " + dir + "; mkdir " + state, missing: map[string]string{"kubelet": "no such file"}},
 		"a disk":     {setup: whole + "; mount -t tmpfs -o ro none " + state, missing: map[string]string{"state": "read-only file system"}},
 		"disk space": {setup: whole + "; mount -t tmpfs -o size=8k none " + state + "; head -c 8k /dev/zero >" + state + "/full", missing: map[string]string{"state": "no space"}},
@@ -44,7 +59,9 @@ func TestHealerctlDoctor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// The program is not the first process of its pid namespace, as on a node.
 			script := "set -e; " + c.setup + "; set +e; " + c.with + " " + program + " doctor -o json --endpoint=unix:///none --kubelet-root=" + kubelet + " --state-dir=" + state + "; exit $?"
-			out, err := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script).Output()
+			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script)
+			cmd.Env = append(os.Environ(), c.env)
+			out, err := cmd.Output()
 			code := 0
 			if exit := (&exec.ExitError{}); errors.As(err, &exit) {
 				code = exit.ExitCode()

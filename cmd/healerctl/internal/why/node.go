@@ -36,13 +36,18 @@ const (
 
 // onNode asks what only the node knows. All that may hang is read by workers.
 func (p *podCase) onNode(ctx context.Context) {
-	pool, closePool, err := newPool()
+	namespace, err := os.Open("/proc/1/ns/mnt")
+	if !p.read("the node", err) {
+		return
+	}
+	defer func() { _ = namespace.Close() }()
+	pool, closePool, err := NewPool(namespace)
 	if !p.read("the node", err) {
 		return
 	}
 	defer closePool(ctx)
 	kubelet := layout.Kubelet{Root: p.Node.KubeletRoot}
-	waiting, err := ask(ctx, pool, lookForWaits, waitsQuery{PodUID: string(p.pod.UID)})
+	waiting, err := Ask(ctx, pool, lookForWaits, waitsQuery{PodUID: string(p.pod.UID)})
 	p.read("what waits in the kernel", err)
 	reading, cancel := context.WithTimeout(ctx, nodeTimeout) // for the arguments of all
 	defer cancel()
@@ -54,12 +59,9 @@ func (p *podCase) onNode(ctx context.Context) {
 	p.leftovers(ctx, pool, kubelet)
 }
 
-// newPool makes workers of this very program, in the host's mount namespace.
-func newPool() (*worker.Pool, func(context.Context), error) {
-	namespace, err := os.Open("/proc/1/ns/mnt")
-	if err != nil {
-		return nil, nil, err
-	}
+// NewPool makes workers of this very program, which has to begin with Worker, in a mount namespace;
+// nil: our own.
+func NewPool(namespace *os.File) (*worker.Pool, func(context.Context), error) {
 	pool, err := worker.NewPool(worker.Config{
 		Binary: "/proc/self/exe", Namespace: namespace, Env: []string{workerEnv + "=1"}, Max: 4, Idle: 1, Grow: time.Millisecond, KillWait: time.Second,
 	})
@@ -67,11 +69,11 @@ func newPool() (*worker.Pool, func(context.Context), error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = pool.Close(ctx) // what does not end is left to the kernel
-		_ = namespace.Close()
 	}, err
 }
 
-func ask[Q, A any](ctx context.Context, pool *worker.Pool, op worker.Op[Q, A], q Q) (A, error) {
+// Ask waits for a worker's answer, and no longer than nodeTimeout.
+func Ask[Q, A any](ctx context.Context, pool *worker.Pool, op worker.Op[Q, A], q Q) (A, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	return worker.Call(ctx, pool, op, q)
@@ -85,7 +87,7 @@ func (p *podCase) waits(ctx context.Context, pool *worker.Pool, kubelet layout.K
 	switch {
 	case w.Program:
 		reason, at := "OtherMountHangs", "at a path that could not be read"
-		if last, err := ask(ctx, pool, readArgument, w.PID); err == nil && last != "" {
+		if last, err := Ask(ctx, pool, readArgument, w.PID); err == nil && last != "" {
 			at = last
 		}
 		if p.owns(kubelet, at) {
@@ -140,7 +142,7 @@ func (p *podCase) drivers(ctx context.Context, pool *worker.Pool, kubelet layout
 		}
 		asked[v.driver] = true
 		name := fmt.Sprintf("driver %s, at %s", v.driver, kubelet.Socket(v.driver))
-		silent, err := ask(ctx, pool, askDriver, kubelet.Socket(v.driver))
+		silent, err := Ask(ctx, pool, askDriver, kubelet.Socket(v.driver))
 		if p.read("whether it answers: "+name, err) && silent != "" {
 			p.because("DriverSilent", name+" does not answer: "+silent, p.driverLog(), keepDriver)
 		}
@@ -181,7 +183,7 @@ func (p *podCase) conditions(ctx context.Context) {
 // has ended.
 func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layout.Kubelet) {
 	// The directories first: those of a pod that comes in between are not missed in the API.
-	found, err := ask(ctx, pool, listPods, kubelet.Pods())
+	found, err := Ask(ctx, pool, listPods, kubelet.Pods())
 	if !p.read("kubelet's directories", err) {
 		return
 	}

@@ -38,13 +38,13 @@ var (
 	askDriver    = worker.Define("why-driver", worker.Spent, probe)
 )
 
-// Worker serves and never returns in a process that was started as a worker. A main calls it
-// first.
-func Worker() {
+// Worker serves these operations and its own, and never returns, in a process that was started as
+// a worker. A main calls it first.
+func Worker(ops ...worker.Servable) {
 	if os.Getenv(workerEnv) == "" {
 		return
 	}
-	if err := worker.Serve(lookForWaits, readArgument, listPods, askDriver); err != nil {
+	if err := worker.Serve(append(ops, lookForWaits, readArgument, listPods, askDriver)...); err != nil {
 		fmt.Fprintln(os.Stderr, "healerctl worker:", err)
 		os.Exit(1)
 	}
@@ -112,7 +112,7 @@ func look(q waitsQuery) (found []waitingProcess, err error) {
 			continue // it has ended
 		}
 		w := waitingProcess{PID: pid, TID: pid, Command: command, State: state, Age: time.Duration(now.Nano()) - started}
-		if w.Program = slices.Contains(programs, command) && state != 'Z'; w.Program {
+		if w.Program = slices.Contains(programs, command) && state != 'Z' && mayMount(pid); w.Program {
 			if w.Function, w.Switches = waitOf(pid, pid); w.Age > programAge {
 				found = append(found, w)
 			}
@@ -138,7 +138,7 @@ func threads(w waitingProcess, uid string) (found []waitingProcess) {
 		w.Function, w.Switches = waitOf(w.PID, tid)
 		stack, _ := os.ReadFile(task + "/stack") // CAP_SYS_ADMIN
 		cgroup, _ := os.ReadFile(task + "/cgroup")
-		w.Mounting = slices.ContainsFunc([]string{"sys_umount", "sys_mount", "sys_fsconfig", "sys_move_mount"}, func(call string) bool { return strings.Contains(string(stack), call) })
+		w.Mounting = mayMount(w.PID) && slices.ContainsFunc([]string{"sys_umount", "sys_mount", "sys_fsconfig", "sys_move_mount"}, func(call string) bool { return strings.Contains(string(stack), call) })
 		// kubelet's cgroups have the UID as it is, systemd's slices with underscores.
 		w.OfPod = uid != "" && (strings.Contains(string(cgroup), uid) || strings.Contains(string(cgroup), strings.ReplaceAll(uid, "-", "_")))
 		if w.Mounting || w.OfPod {
@@ -146,6 +146,22 @@ func threads(w waitingProcess, uid string) (found []waitingProcess) {
 		}
 	}
 	return nil
+}
+
+// mayMount reports whether a process has CAP_SYS_ADMIN in our own user namespace, without which
+// it mounts nothing that kubelet waits for: each pod's user may call a process mount, give it any
+// path as an argument, and mount in a user namespace of its own.
+func mayMount(pid int) bool {
+	own, err := os.Readlink("/proc/self/ns/user")
+	its, itsErr := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if err != nil || itsErr != nil || own != its {
+		return false
+	}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, capabilities, _ := strings.Cut(string(status), "\nCapEff:\t")
+	capabilities, _, _ = strings.Cut(capabilities, "\n")
+	effective, err := strconv.ParseUint(capabilities, 16, 64)
+	return err == nil && effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // waitOf returns the kernel function that a thread waits in (proc_pid_wchan(5)), and how often

@@ -1,10 +1,43 @@
 package why
 
 import (
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 )
+
+// Each pod's user may call a process mount.
+func TestMayMount(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, which may mount")
+	}
+	for with, want := range map[string]bool{
+		"":                                     true,
+		"setpriv --bounding-set=-sys_admin":    false,
+		"setpriv --reuid=65534 --clear-groups": false,
+		"unshare --user --map-root-user":       false,
+	} {
+		cmd := exec.Command("sh", "-c", "exec "+with+" sh -c 'echo; read x'")
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = stdout.Read(make([]byte, 1)) // it is who it will be
+		if got := mayMount(cmd.Process.Pid); got != want {
+			t.Errorf("%q may mount: %t", with, got)
+		}
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	}
+}
 
 // Any user may call a process mount, and give it megabytes of arguments.
 func TestLastArgument(t *testing.T) {
