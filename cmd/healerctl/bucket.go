@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -23,21 +22,23 @@ const bucketGap = time.Minute
 var bucketOutcomes = map[string]error{bucket.Healthy: nil, bucket.Abnormal: outcome(exitAbnormal), bucket.NotJudged: outcome(exitNoAnswer)}
 
 func newCheckBucket() *cobra.Command {
-	var dir, output string
+	var dir string
 	var watch bool
 	var flags bucket.Bucket
 	c := &cobra.Command{Use: "bucket --secret-dir DIR", Short: "Check a bucket of S3 with the credentials of a mounted Secret", Args: cobra.NoArgs}
 	c.Long = c.Short + ", by one question that changes nothing. A denial counts after 30 s, and a bucket is gone after 60 s: it asks again.\n\n" + exitCodes
-	outputFlag(c, &output)
+	output := outputFlag(c)
 	c.Flags().StringVar(&dir, "secret-dir", "", "where the Secret of a BucketAccess (COSI) is mounted, or one with AWS's usual names")
 	c.Flags().StringVar(&flags.Name, "bucket", "", "the bucket's name, where the Secret has none")
 	c.Flags().StringVar(&flags.Prefix, "prefix", "", "what the names of the objects begin with, where access is for these only")
 	c.Flags().BoolVar(&flags.WriteOnly, "write-only", false, "access does not allow to list: a denial then is healthy")
 	c.Flags().BoolVar(&watch, "watch", false, "check every minute, and print whatever changes, until interrupted")
-	_ = c.MarkFlagRequired("secret-dir")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if len(setOf(c.Flags(), "endpoint")) > 0 {
-			return errors.New("--endpoint: only with a VOLUME-ID; that of a bucket is in the Secret")
+		switch {
+		case dir == "":
+			return usage("required flag(s) \"secret-dir\" not set")
+		case len(setOf(c.Flags(), "endpoint")) > 0:
+			return usage("--endpoint: only with a VOLUME-ID; that of a bucket is in the Secret")
 		}
 		for said := ""; ; {
 			says := progress(c.ErrOrStderr(), "checking")
@@ -47,9 +48,9 @@ func newCheckBucket() *cobra.Command {
 			case c.Context().Err() != nil && watch:
 				return nil
 			case c.Context().Err() != nil:
-				return callError{status.Error(codes.Canceled, "interrupted")}
+				return status.Error(codes.Canceled, "interrupted")
 			case said != report.Message:
-				if err := printed(printBucket(c.OutOrStdout(), output, watch, report)); err != nil {
+				if err := answer(c, *output, report, func(w io.Writer) error { return printBucket(w, watch, report) }); err != nil {
 					return err
 				}
 				said = report.Message
@@ -76,10 +77,7 @@ func checkDir(ctx context.Context, dir string, flags bucket.Bucket) bucket.Repor
 	return bucket.Check(ctx, b)
 }
 
-func printBucket(w io.Writer, output string, watch bool, r bucket.Report) error {
-	if output != asTable {
-		return printData(w, output, r)
-	}
+func printBucket(w io.Writer, watch bool, r bucket.Report) error {
 	text := printable.Line(r.Message, maxCellBytes)
 	if watch {
 		text = time.Now().Format(time.TimeOnly) + "  " + text

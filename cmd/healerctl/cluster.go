@@ -10,16 +10,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/dynamic"
 	_ "k8s.io/client-go/plugin/pkg/client/auth/oidc" // the only kind of login that needs code, as in kubectl
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 )
 
 // requestTimeout bounds one request to the API, and one list of the node's server.
@@ -44,14 +41,6 @@ func setOf(flags *pflag.FlagSet, names ...string) (set []string) {
 	return set
 }
 
-// cluster is a Kubernetes API.
-type cluster struct {
-	namespace string
-	// jobs has VolumeHealJobs only, metadata what every object has.
-	jobs     rest.Interface
-	metadata metadata.Interface
-}
-
 // config returns how to reach the API, and the namespace.
 func (f *clusterFlags) config() (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
@@ -64,7 +53,7 @@ func (f *clusterFlags) config() (*rest.Config, string, error) {
 		err = errors.New("there is no kubeconfig, which says where the cluster is: name one by --kubeconfig or KUBECONFIG; on a node, root names the volume of a claim as NAMESPACE/NAME")
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, "", status.Error(codes.Unavailable, err.Error())
 	}
 	namespace, _, err := from.Namespace()
 	cfg.Timeout = requestTimeout
@@ -72,24 +61,14 @@ func (f *clusterFlags) config() (*rest.Config, string, error) {
 	return cfg, namespace, err
 }
 
-func (f *clusterFlags) connect() (*cluster, error) {
+// connect returns the API, and the namespace.
+func (f *clusterFlags) connect() (kube.Client, string, error) {
 	cfg, namespace, err := f.config()
 	if err != nil {
-		return nil, err
+		return kube.Client{}, "", err
 	}
-	c := &cluster{namespace: namespace}
-	if c.metadata, err = metadata.NewForConfig(cfg); err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	ours := rest.CopyConfig(cfg)
-	ours.GroupVersion, ours.APIPath = &v1alpha1.GroupVersion, "/apis"
-	ours.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c.jobs, err = rest.RESTClientFor(ours)
-	return c, err
+	client, err := dynamic.NewForConfig(cfg)
+	return kube.Client{Interface: client}, namespace, err
 }
 
 // refused returns an error of the API as one that a command got. Who needs which right is
@@ -102,12 +81,12 @@ func refused(err error) error {
 		text = fmt.Sprintf("the Kubernetes API does not answer: %s", sent.Err)
 	case apierrors.IsUnauthorized(err):
 		text = "the Kubernetes API does not accept the credentials of the kubeconfig: they may have expired"
-	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+	case kube.UnknownKind(err):
 		text = "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)"
 	case apierrors.IsNotFound(err):
 		code = codes.NotFound
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		code = codes.InvalidArgument
 	}
-	return callError{status.Error(code, text)}
+	return status.Error(code, text)
 }

@@ -12,11 +12,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/docs"
@@ -50,16 +51,16 @@ var (
 )
 
 func newDoctor(dial dialer) *cobra.Command {
-	var output, kubelet, state string
+	var kubelet, state string
 	c := &cobra.Command{Use: "doctor", Short: "Say whether this node has what node-healer needs, also before it is installed", Args: cobra.NoArgs}
 	c.Long = c.Short + ". Run it where the server runs or will: as root on the node, or in its pod.\n\n" + exitCodes
-	outputFlag(c, &output)
+	output := outputFlag(c)
 	c.Flags().StringVar(&kubelet, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory`")
 	c.Flags().StringVar(&state, "state-dir", "/var/lib/node-healer", "the server's `directory` for records and the audit log")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		pool, closePool, err := why.NewPool(nil)
 		if err != nil {
-			return callError{err}
+			return err
 		}
 		defer closePool(c.Context())
 		all := append([]examined{ownRights(), kernel(release())}, lookAt(c.Context(), pool, lookAtKubelet, "kubelet", kubelet)...)
@@ -68,15 +69,15 @@ func newDoctor(dial dialer) *cobra.Command {
 			return err // a wrong --endpoint
 		}
 		all = slices.Concat(all, []examined{socket}, lookAt(c.Context(), pool, lookAtState, "state", state), []examined{clock()})
-		if err := printed(printExamined(c, output, all)); err != nil {
-			return err
-		}
+		var t table
+		code := outcome(0)
 		for _, e := range all {
+			t.row("", e.State, e.Name, e.Text)
 			if e.State == missing {
-				return outcome(exitAbnormal)
+				code = exitAbnormal
 			}
 		}
-		return nil
+		return cmp.Or[error](answer(c, *output, all, t.print), code)
 	}
 	return c
 }
@@ -87,17 +88,6 @@ func lookAt(ctx context.Context, pool *worker.Pool, op worker.Op[string, []exami
 		return []examined{{name, missing, dir + ": " + err.Error()}}
 	}
 	return all
-}
-
-func printExamined(c *cobra.Command, output string, all []examined) error {
-	if !isText(output) {
-		return printData(c.OutOrStdout(), output, all)
-	}
-	table := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 3, ' ', 0)
-	for _, e := range all {
-		row(table, e.State, e.Name, e.Text)
-	}
-	return table.Flush()
 }
 
 func ownRights() examined {
@@ -200,15 +190,13 @@ func server(ctx context.Context, dial dialer) (examined, error) {
 		}
 		return err
 	})
-	var call callError
-	switch {
-	case err == nil:
+	switch status.Code(err) {
+	case codes.OK:
 		return examined{"server", fit, text}, nil
-	case errors.As(err, &call):
-		return examined{"server", less, wording(err)}, nil
-	default:
+	case codes.InvalidArgument:
 		return examined{}, err
 	}
+	return examined{"server", less, wording(err)}, nil
 }
 
 // stateDir looks at a directory, or where it will be made, and writes nothing.

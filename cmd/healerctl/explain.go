@@ -20,145 +20,126 @@ import (
 // docs/controller.md of its own version, and asks the node's server for what is not: a
 // vendor's providers say it.
 func newExplain(dial dialer) *cobra.Command {
-	page := docs.Conditions + "\n" + docs.Controller
+	all := entries(docs.Conditions + "\n" + docs.Controller)
 	return &cobra.Command{
 		Use:   "explain REASON",
 		Short: "Say what a condition, a step or an event means, and what a person does",
 		Args:  cobra.ExactArgs(1),
-		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
-			for _, name := range names(page) {
-				if len(args) == 0 && strings.HasPrefix(name, begun) {
-					fit = append(fit, name)
-				}
-			}
+		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			fit := slices.DeleteFunc(names(all), func(name string) bool { return len(args) > 0 || !strings.HasPrefix(name, begun) })
 			return fit, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			rows := rowsOf(page, args[0])
-			if len(rows) == 0 {
-				return explainOther(cmd, dial, args[0], names(page))
+		RunE: func(c *cobra.Command, args []string) error {
+			found, asked := namesake(all, args[0]), error(nil)
+			if len(found) == 0 {
+				var others []entry
+				others, asked = vendors(c.Context(), dial)
+				found, all = namesake(others, args[0]), append(all, others...)
 			}
-			for _, row := range rows {
-				row.print(cmd.OutOrStdout())
+			if len(found) == 0 {
+				return unexplained(args[0], names(all), asked)
 			}
-			if linked := rows[0].anchor(); linked != "" {
-				_, _ = fmt.Fprintln(cmd.OutOrStdout(), api.ConditionsURL+linked)
+			for _, e := range found {
+				e.print(c.OutOrStdout())
+			}
+			if linked := found[0].anchor; linked != "" {
+				_, _ = fmt.Fprintln(c.OutOrStdout(), api.ConditionsURL+linked)
 			}
 			return nil
 		},
 	}
 }
 
-// meant names what a person may have mistyped; cobra compares words for its commands.
-func meant(typed string, names []string) string {
-	all := &cobra.Command{SuggestionsMinimumDistance: 2}
-	for _, name := range names {
-		all.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
-	}
-	if near := all.SuggestionsFor(typed); len(near) > 0 {
-		return " (did you mean " + strings.Join(near, " or ") + "?)"
-	}
-	return ""
-}
-
-// explainOther prints what the node's server says of a condition; known are the names that
-// need no server. An older server, or none, has nothing to add.
-func explainOther(cmd *cobra.Command, dial dialer, name string, known []string) error {
-	found := false
-	err := dial(func(client adminpb.AdminClient) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), reachTimeout)
+// vendors asks the node's server for the conditions of its providers. An older server, or none,
+// has nothing to add.
+func vendors(ctx context.Context, dial dialer) (all []entry, err error) {
+	err = dial(func(client adminpb.AdminClient) error {
+		ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 		defer cancel()
 		said, err := client.Explain(ctx, &adminpb.ExplainRequest{})
 		for _, c := range said.GetConditions() {
-			known = append(known, c.GetReason())
-			if strings.EqualFold(c.GetReason(), name) {
-				found = true
-				entry{
-					[]string{"reason", "status", "message", "advice"},
-					[]string{c.GetReason(), c.GetStatus(), c.GetMessage(), c.GetAdvice()},
-				}.print(cmd.OutOrStdout())
-			}
+			all = append(all, entry{
+				name: c.GetReason(), columns: []string{"reason", "status", "message", "advice"}, cells: []string{c.GetReason(), c.GetStatus(), c.GetMessage(), c.GetAdvice()},
+			})
 		}
-		if err != nil {
-			return callError{err}
-		}
-		return nil
+		return err
 	})
-	if found {
-		return nil
-	}
-	asked := ""
-	if err != nil {
-		asked = " (the node's server was not asked for others: " + printable.Line(wording(err), maxCellBytes) + ")"
-	}
-	return fmt.Errorf("%s is no condition, step or event%s; they are: %s%s", printable.Name(name), meant(name, known), strings.Join(known, ", "), asked)
+	return all, err
 }
 
-// entry is one row of a table in Markdown, with the names of its columns.
-type entry struct{ columns, cells []string }
+// unexplained says what a person may have mistyped; cobra compares words for its commands.
+func unexplained(typed string, known []string, asked error) error {
+	words := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, name := range known {
+		words.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+	}
+	near, server := "", ""
+	if meant := words.SuggestionsFor(typed); len(meant) > 0 {
+		near = " (did you mean " + strings.Join(meant, " or ") + "?)"
+	}
+	if asked != nil {
+		server = " (the node's server was not asked for others: " + printable.Line(wording(asked), maxCellBytes) + ")"
+	}
+	return usage("%s is no condition, step or event%s; they are: %s%s", printable.Name(typed), near, strings.Join(known, ", "), server)
+}
 
-func (r entry) print(w io.Writer) {
-	_, _ = fmt.Fprintln(w, plain(r.cells[0]))
-	for i, cell := range r.cells[1:] {
-		_, _ = fmt.Fprintf(w, "  %s: %s\n", plain(r.columns[i+1]), plain(cell))
+// entry is what is said of one reason or step: a row of a table in Markdown, with the names of its
+// columns. The name is the first cell up to a mark behind it; by the anchor a link finds the row,
+// if it has one.
+type entry struct {
+	name, anchor   string
+	columns, cells []string
+}
+
+func (e entry) print(w io.Writer) {
+	_, _ = fmt.Fprintln(w, plain(e.cells[0]))
+	for i, cell := range e.cells[1:] {
+		_, _ = fmt.Fprintf(w, "  %s: %s\n", plain(e.columns[i+1]), plain(cell))
 	}
 }
 
-// name is the first cell up to a mark behind it.
-func (r entry) name() string {
-	name, _, _ := strings.Cut(strings.Trim(plain(r.cells[0]), " "), " ")
-	return name
-}
-
-// anchor is the name by which a link finds the row; empty in controller.md.
-func (r entry) anchor() string {
-	if m := anchor.FindStringSubmatch(r.cells[0]); m != nil {
-		return m[1]
-	}
-	return ""
-}
-
-// tables returns the rows of all tables whose first column is reason or step.
-func tables(page string) (rows []entry) {
+// entries returns the rows of all tables whose first column is reason or step.
+func entries(page string) (all []entry) {
 	var columns []string
 	for line := range strings.Lines(page) {
-		cells := cellsOf(line)
+		row, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
+		cells := strings.Split(strings.TrimSuffix(row, "|"), "|")
+		for i, cell := range cells {
+			cells[i] = strings.TrimSpace(cell)
+		}
 		switch {
-		case cells == nil:
+		case !isRow:
 			columns = nil
 		case columns == nil:
 			columns = cells
-		case strings.HasPrefix(cells[0], "---"), len(cells) != len(columns), columns[0] != "reason" && columns[0] != "step":
+		case len(cells) != len(columns), columns[0] != "reason" && columns[0] != "step", strings.HasPrefix(cells[0], "---"):
 		default:
-			rows = append(rows, entry{columns, cells})
+			e := entry{columns: columns, cells: cells}
+			e.name, _, _ = strings.Cut(strings.TrimSpace(plain(cells[0])), " ")
+			if m := anchor.FindStringSubmatch(cells[0]); m != nil {
+				e.anchor = m[1]
+			}
+			all = append(all, e)
 		}
 	}
-	return rows
+	return all
 }
 
-// cellsOf returns the cells of a table's line; nil for another line.
-func cellsOf(line string) []string {
-	line = strings.TrimSpace(line)
-	if !strings.HasPrefix(line, "|") || !strings.HasSuffix(line, "|") || len(line) < 2 {
-		return nil
+func namesake(all []entry, name string) (found []entry) {
+	for _, e := range all {
+		if strings.EqualFold(e.name, name) {
+			found = append(found, e)
+		}
 	}
-	cells := strings.Split(line[1:len(line)-1], "|")
-	for i, c := range cells {
-		cells[i] = strings.TrimSpace(c)
-	}
-	return cells
+	return found
 }
 
-func rowsOf(page, name string) []entry {
-	return slices.DeleteFunc(tables(page), func(r entry) bool { return !strings.EqualFold(r.name(), name) })
-}
-
-func names(page string) (all []string) {
-	for _, r := range tables(page) {
-		all = append(all, r.name())
+func names(all []entry) (sorted []string) {
+	for _, e := range all {
+		sorted = append(sorted, e.name)
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	slices.Sort(sorted)
+	return slices.Compact(sorted)
 }
 
 var (

@@ -45,7 +45,7 @@ func TestExplain(t *testing.T) {
 
 // Every reason is explained, also those that are no condition: list shows them, too.
 func TestEveryReasonIsExplained(t *testing.T) {
-	known := names(docs.Conditions)
+	known := names(entries(docs.Conditions))
 	others := []healer.Reason{
 		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.PermissionMissing),
 		healer.Reason(healer.TerminalError), healer.Reason(healer.DryRun),

@@ -3,28 +3,29 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
+// jobsResource is what the API calls VolumeHealJobs.
+var jobsResource = v1alpha1.GroupVersion.WithResource("volumehealjobs")
+
 const (
-	// jobsResource is what the API calls VolumeHealJobs.
-	jobsResource = "volumehealjobs"
 	// jobKept is for how long a job can be looked at that has ended.
 	jobKept = time.Hour
 	// jobGap is the time between two looks at a job.
@@ -37,10 +38,8 @@ const (
 type claimFlags struct {
 	clusterFlags
 
-	wait    bool
-	timeout time.Duration
-	// evict and dryRun are of a heal: see evict.go.
-	evict, dryRun bool
+	wait, evict bool
+	timeout     time.Duration
 }
 
 func (f *claimFlags) add(c *cobra.Command) {
@@ -50,7 +49,7 @@ func (f *claimFlags) add(c *cobra.Command) {
 }
 
 // run has a job check or heal a claim's volume, if that is what the argument names.
-func (f *claimFlags) run(c *cobra.Command, mode v1alpha1.Mode, arg, output string) (is bool, err error) {
+func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is bool, err error) {
 	claim, is := strings.CutPrefix(arg, "pvc/")
 	only, set := "pvc/NAME", setOf(c.Flags(), "kubeconfig", "context", "namespace", "wait", "timeout", "evict")
 	if is {
@@ -58,51 +57,51 @@ func (f *claimFlags) run(c *cobra.Command, mode v1alpha1.Mode, arg, output strin
 	}
 	switch {
 	case len(set) > 0:
-		return is, fmt.Errorf("%s: only with %s", strings.Join(set, ", "), only)
+		return is, usage("%s: only with %s", strings.Join(set, ", "), only)
 	case !is:
 		return false, nil
 	case claim == "":
-		return true, errors.New("pvc/: the name of a claim is missing")
+		return true, usage("pvc/: the name of a claim is missing")
 	}
-	api, err := f.connect()
-	if err != nil {
-		return true, callError{status.Error(codes.Unavailable, err.Error())}
+	mode := v1alpha1.ModeHeal
+	switch {
+	case f.evict:
+		mode = v1alpha1.ModeEvict
+	case dryRun:
+		mode = v1alpha1.ModeCheck
 	}
-	job, err := api.create(c.Context(), f.spec(mode, claim))
+	api, namespace, err := f.connect()
 	if err != nil {
 		return true, err
 	}
+	job, err := kube.Create(c.Context(), api, jobsResource, namespace, &v1alpha1.VolumeHealJob{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VolumeHealJob"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: strings.ToLower(string(mode)) + "-" + claim + "-"},
+		Spec: v1alpha1.VolumeHealJobSpec{
+			Target: v1alpha1.TargetSpec{PersistentVolumeClaim: claim}, Mode: mode, DryRun: dryRun && f.evict,
+			TTLSecondsAfterFinished: ptr.To(int32(jobKept.Seconds())),
+		},
+	})
+	if err != nil {
+		return true, refused(err)
+	}
 	if !f.wait {
-		return true, printed(printCreated(c.OutOrStdout(), output, job))
+		return true, answer(c, output, job, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "volumehealjob.%s/%s created\n", v1alpha1.GroupVersion.Group, printable.Line(job.Name, maxCellBytes))
+			return err
+		})
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	defer cancel()
-	if job, err = api.wait(ctx, c.ErrOrStderr(), job); err != nil {
+	if job, err = wait(ctx, api, c.ErrOrStderr(), job); err != nil {
 		return true, err
 	}
-	if err := printed(printJob(c.OutOrStdout(), output, job)); err != nil {
-		return true, err
-	}
-	return true, outcomeOf(job)
-}
-
-func (a *cluster) create(ctx context.Context, spec v1alpha1.VolumeHealJobSpec) (*v1alpha1.VolumeHealJob, error) {
-	job := &v1alpha1.VolumeHealJob{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VolumeHealJob"},
-		ObjectMeta: metav1.ObjectMeta{GenerateName: strings.ToLower(string(spec.Mode)) + "-" + spec.Target.PersistentVolumeClaim + "-"},
-		Spec:       spec,
-	}
-	made := &v1alpha1.VolumeHealJob{}
-	err := a.jobs.Post().Namespace(a.namespace).Resource(jobsResource).Body(job).Do(ctx).Into(made)
-	if err != nil {
-		return nil, refused(err)
-	}
-	return made, nil
+	return true, cmp.Or(answer(c, output, job, func(w io.Writer) error { return printJob(w, job) }), outcomeOf(job))
 }
 
 // wait returns a job that has ended. An API that does not answer for a while is asked
 // again.
-func (a *cluster) wait(ctx context.Context, stderr io.Writer, job *v1alpha1.VolumeHealJob) (*v1alpha1.VolumeHealJob, error) {
+func wait(ctx context.Context, api kube.Client, stderr io.Writer, job *v1alpha1.VolumeHealJob) (*v1alpha1.VolumeHealJob, error) {
 	name, last := job.Namespace+"/"+job.Name, error(nil)
 	says := progress(stderr, name)
 	defer says.done()
@@ -115,10 +114,10 @@ func (a *cluster) wait(ctx context.Context, stderr io.Writer, job *v1alpha1.Volu
 			if last != nil {
 				text += ": " + last.Error()
 			}
-			return nil, callError{status.Error(codes.DeadlineExceeded, text)}
+			return nil, status.Error(codes.DeadlineExceeded, text)
 		}
-		now := &v1alpha1.VolumeHealJob{}
-		last = a.jobs.Get().Namespace(job.Namespace).Resource(jobsResource).Name(job.Name).Do(ctx).Into(now)
+		var now *v1alpha1.VolumeHealJob
+		now, last = kube.Get[v1alpha1.VolumeHealJob](ctx, api, jobsResource, job.Namespace, job.Name)
 		switch {
 		case last == nil:
 			job = now
@@ -134,8 +133,8 @@ func waitsFor(job *v1alpha1.VolumeHealJob) string {
 	if job.Status.StartTime == nil {
 		return "no controller has taken it up"
 	}
-	if text := evicts(job); text != "" {
-		return text
+	if now := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionProgressing); now != nil && job.Spec.Mode == v1alpha1.ModeEvict {
+		return printable.Line(now.Reason+": "+now.Message, maxCellBytes)
 	}
 	for _, n := range job.Status.Nodes {
 		if n.NextTryTime != nil {
@@ -168,41 +167,24 @@ func outcomeOf(job *v1alpha1.VolumeHealJob) error {
 	return outcome(exitNoAnswer)
 }
 
-func printCreated(w io.Writer, output string, job *v1alpha1.VolumeHealJob) error {
-	if !isText(output) {
-		return printData(w, output, job)
-	}
-	_, err := fmt.Fprintf(w, "volumehealjob.%s/%s created\n", v1alpha1.GroupVersion.Group, printable.Line(job.Name, maxCellBytes))
-	return err
-}
-
-func printJob(w io.Writer, output string, job *v1alpha1.VolumeHealJob) error {
-	if !isText(output) {
-		return printData(w, output, job)
-	}
+func printJob(w io.Writer, job *v1alpha1.VolumeHealJob) error {
 	end := ended(job)
 	line := printable.Line(fmt.Sprintf("%s, %s: %s", job.Status.Result, end.Reason, end.Message), maxCellBytes)
-	if _, err := fmt.Fprintln(w, painted(w, verdictOf(job), line)); err != nil {
+	verdict := "abnormal"
+	if outcomeOf(job) == nil {
+		verdict = "healthy"
+	}
+	if _, err := fmt.Fprintln(w, painted(w, verdict, line)); err != nil || len(job.Status.Nodes) == 0 {
 		return err
 	}
-	if len(job.Status.Nodes) == 0 {
-		return nil
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row(table, "NODE", "ABNORMAL", "CODE", "TRIES", "MESSAGE")
+	var t table
+	t.row("", "NODE", "ABNORMAL", "CODE", "TRIES", "MESSAGE")
 	for _, n := range job.Status.Nodes {
 		abnormal := ""
 		if n.Abnormal != nil {
 			abnormal = strconv.FormatBool(*n.Abnormal)
 		}
-		row(table, n.Node, abnormal, n.Code, strconv.Itoa(int(n.Tries)), n.Message)
+		t.row("", n.Node, abnormal, n.Code, strconv.Itoa(int(n.Tries)), n.Message)
 	}
-	return table.Flush()
-}
-
-func verdictOf(job *v1alpha1.VolumeHealJob) string {
-	if outcomeOf(job) == nil {
-		return "healthy"
-	}
-	return "abnormal"
+	return t.print(w)
 }

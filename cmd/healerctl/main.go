@@ -72,6 +72,8 @@ func main() {
 // run returns the exit code. The first argument is the program's name.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(strings.HasPrefix(filepath.Base(args[0]), plugin)) //nolint:contextcheck // the commands get ctx from ExecuteContext
+	began := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
 	root.SetArgs(args[1:])
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -79,39 +81,35 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if code := outcome(0); err != nil && !errors.As(err, &code) {
 		_, _ = fmt.Fprintln(stderr, root.DisplayName()+": "+printable.Line(wording(err), maxErrorBytes))
 	}
-	return exitCode(err)
+	return exitCode(err, began)
+}
+
+// usage returns an error of whoever typed the command.
+func usage(format string, args ...any) error {
+	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
 // wording returns what a person reads of an error.
 func wording(err error) string {
-	var call callError
-	if !errors.As(err, &call) {
-		return strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
-	}
-	s := status.Convert(call.error)
+	s := status.Convert(err)
 	if s.Code() == codes.Unimplemented && len(s.Details()) == 0 {
 		return "the server does not know this command: it is of another version, or another program (--endpoint)"
 	}
-	return s.Message()
+	return strings.Join(strings.Fields(s.Message()), " ") // cobra puts what was meant on lines of its own
 }
 
-// callError is an error that a command got after its arguments were accepted.
-type callError struct{ error }
-
-func (e callError) Unwrap() error { return e.error }
-
-func exitCode(err error) int {
-	var call callError
+// exitCode returns the code for an error of a command that began, or of cobra before it did.
+func exitCode(err error, began bool) int {
 	var code outcome
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &code):
 		return int(code)
-	case !errors.As(err, &call):
-		return exitUsage // cobra's own errors
+	case !began:
+		return exitUsage
 	}
-	switch status.Code(call.error) {
+	switch status.Code(err) {
 	case codes.NotFound:
 		return exitNotFound
 	case codes.InvalidArgument:
@@ -135,9 +133,9 @@ func newRoot(isPlugin bool) *cobra.Command {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl volume-heal"}
 		root.Short, root.Long = "Show and heal the volumes of claims", "Shows and heals the volumes of claims.\n\n"+exitCodes
 		none := func(func(adminpb.AdminClient) error) error {
-			return errors.New("name a claim: pvc/NAME; volume IDs are for healerctl on a node")
+			return usage("name a claim: pvc/NAME; volume IDs are for healerctl on a node")
 		}
-		add(root, newList(nil), newCheck(none), newHeal(none), newWhy(nil), newExplain(none))
+		add(root, newList(nil), newCheck(none, false), newCheck(none, true), newWhy(nil), newExplain(none))
 		return root
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
@@ -147,15 +145,12 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
-			return err // a wrong --endpoint
+			return usage("--endpoint: %v", err)
 		}
-		err = call(adminpb.NewAdminClient(conn))
-		if closed := conn.Close(); err == nil && closed != nil {
-			err = callError{closed}
-		}
-		return err
+		defer func() { _ = conn.Close() }()
+		return call(adminpb.NewAdminClient(conn))
 	}
-	add(root, newList(dial), newCheck(dial), newHeal(dial), newWhy(dial), newAudit(dial), newWatch(dial), newStatus(dial), newDoctor(dial), newExplain(dial))
+	add(root, newList(dial), newCheck(dial, false), newCheck(dial, true), newWhy(dial), newAudit(dial), newWatch(dial), newStatus(dial), newDoctor(dial), newExplain(dial))
 	return root
 }
 
@@ -164,7 +159,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 func reach(endpoint string) error {
 	path, isUnix := strings.CutPrefix(endpoint, "unix://")
 	if !isUnix || !filepath.IsAbs(path) {
-		return fmt.Errorf("--endpoint: %q is not unix:///PATH", endpoint)
+		return usage("--endpoint: %q is not unix:///PATH", endpoint)
 	}
 	conn, err := net.DialTimeout("unix", path, reachTimeout)
 	if err == nil {
@@ -179,7 +174,7 @@ func reach(endpoint string) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		why = "nobody listens at " + path + ": node-healer does not run; see its pod's log"
 	}
-	return callError{status.Error(codes.Unavailable, why)}
+	return status.Error(codes.Unavailable, why)
 }
 
 // reachTimeout is how long a server may take to accept a connection.

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -52,26 +50,6 @@ func painted(w io.Writer, verdict, text string) string {
 		return text
 	}
 	return colourOf(verdict) + text + normal
-}
-
-// sickInColour passes a table on, with a line for each verdict below its head. The lines
-// of what works stay as they are, so that the others stand out.
-func sickInColour(w io.Writer, verdicts []string, table func(io.Writer) error) error {
-	if !colours(w) {
-		return table(w)
-	}
-	var text bytes.Buffer
-	if err := table(&text); err != nil {
-		return err
-	}
-	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
-	for i, verdict := range verdicts {
-		if verdict != "healthy" && i+1 < len(lines) {
-			lines[i+1] = painted(w, verdict, lines[i+1])
-		}
-	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
-	return err
 }
 
 // working says on a terminal what goes on, and for how long, once that is noticed.

@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -21,7 +19,6 @@ import (
 // newWhy returns the command that asks the cluster, and on the pod's node, as root, that. With
 // no dialer it asks no node.
 func newWhy(dial dialer) *cobra.Command {
-	var output string
 	var flags clusterFlags
 	node := why.Node{Volumes: func(ctx context.Context) (seen []*adminpb.Volume, err error) {
 		err = dial(func(client adminpb.AdminClient) error {
@@ -36,7 +33,7 @@ func newWhy(dial dialer) *cobra.Command {
 	}}
 	c := &cobra.Command{Use: "why pod/NAME|bucket/NAME", Short: "Say why a pod does not start, stop or read, or where a BucketClaim stands", Args: cobra.ExactArgs(1)}
 	c.Long = c.Short + ". It changes nothing, reads with the rights of the kubeconfig, and says what it may not read. As root on the pod's node it says what only that knows.\n\n" + exitCodes
-	outputFlag(c, &output)
+	output := outputFlag(c)
 	flags.add(c.Flags())
 	if dial != nil {
 		c.Flags().StringVar(&node.Name, "node", "", "the `name` of this node; empty: $NODE_NAME, else the host's")
@@ -46,11 +43,11 @@ func newWhy(dial dialer) *cobra.Command {
 		kind, name, _ := strings.Cut(args[0], "/")
 		ask := map[string]func(context.Context, why.Config, string) (*why.Answer, error){"pod": why.Pod, "bucket": why.Bucket}[kind]
 		if ask == nil || name == "" {
-			return errors.New("name a pod/NAME or a bucket/NAME")
+			return usage("name a pod/NAME or a bucket/NAME")
 		}
 		api, namespace, err := flags.config()
 		if err != nil {
-			return callError{status.Error(codes.Unavailable, err.Error())}
+			return err
 		}
 		asks := why.Config{API: api, Namespace: namespace, Program: c.Root().DisplayName()}
 		if dial != nil && os.Geteuid() == 0 {
@@ -59,29 +56,24 @@ func newWhy(dial dialer) *cobra.Command {
 			asks.Node = &node
 		}
 		says := progress(c.ErrOrStderr(), "asking")
-		answer, err := ask(c.Context(), asks, name)
+		found, err := ask(c.Context(), asks, name)
 		says.done()
 		if err != nil {
 			return refused(err)
 		}
-		if err := printed(printWhy(c.OutOrStdout(), output, answer)); err != nil {
-			return err
-		}
+		code := outcome(0)
 		switch {
-		case len(answer.Causes) > 0:
-			return outcome(exitAbnormal)
-		case len(answer.Unread) > 0:
-			return outcome(exitNoAnswer)
+		case len(found.Causes) > 0:
+			code = exitAbnormal
+		case len(found.Unread) > 0:
+			code = exitNoAnswer
 		}
-		return nil
+		return cmp.Or[error](answer(c, *output, found, func(w io.Writer) error { return printWhy(w, found) }), code)
 	}
 	return c
 }
 
-func printWhy(w io.Writer, output string, a *why.Answer) error {
-	if output != asTable {
-		return printData(w, output, a)
-	}
+func printWhy(w io.Writer, a *why.Answer) error {
 	var lines []string
 	say := func(format string, args ...any) {
 		lines = append(lines, printable.Line(fmt.Sprintf(format, args...), 2*maxCellBytes))

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/pkg/bucket"
 )
 
@@ -67,8 +68,7 @@ func (c *cosi) secretFor(claim string) string {
 func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	answer := &Answer{}
-	a, err := connect(c.API, c.Namespace, answer)
+	a, err := connect(c.API, c.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -78,31 +78,31 @@ func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 		return schema.GroupVersionResource{Group: "objectstorage.k8s.io", Version: version, Resource: resource}
 	}
 	for _, version = range []string{"v1alpha2", "v1alpha1"} {
-		if claim, err = get[cosi](ctx, a, kind("bucketclaims"), c.Namespace, name); !unknownKind(err) {
+		if claim, err = kube.Get[cosi](ctx, a.Client, kind("bucketclaims"), c.Namespace, name); !kube.UnknownKind(err) {
 			break
 		}
 	}
-	if unknownKind(err) {
+	if kube.UnknownKind(err) {
 		return nil, errors.New("the cluster does not know BucketClaims: COSI is not installed")
 	} else if err != nil {
 		return nil, err
 	}
-	answer.Subject = "BucketClaim " + c.Namespace + "/" + name
+	a.Subject = "BucketClaim " + c.Namespace + "/" + name
 	a.provisioning(claim, "BucketClaim", "DriverCreateBucket")
 	bound := claim.Status.BoundBucketName + claim.Status.BucketName
 	if bound == "" {
-		answer.Subject += ": not bound"
+		a.Subject += ": not bound"
 	} else {
-		answer.Subject += ": bound to Bucket " + bound
-		b, err := get[cosi](ctx, a, kind("buckets"), "", bound)
+		a.Subject += ": bound to Bucket " + bound
+		b, err := kube.Get[cosi](ctx, a.Client, kind("buckets"), "", bound)
 		if apierrors.IsNotFound(err) {
-			answer.add("BucketFailed", "Bucket "+bound+" does not exist", "find out who deleted it, and whether the storage still has the bucket")
+			a.add("BucketFailed", "Bucket "+bound+" does not exist", "find out who deleted it, and whether the storage still has the bucket")
 		} else if a.read("Bucket "+bound, err) {
 			a.provisioning(b, "Bucket", "DriverCreateBucket")
 		}
 	}
 	var accesses []*cosi
-	err = each(ctx, a, kind("bucketaccesses"), c.Namespace, "", func(access *cosi) {
+	err = kube.Each(ctx, a.Client, kind("bucketaccesses"), c.Namespace, "", func(access *cosi) {
 		if access.secretFor(name) != "" {
 			accesses = append(accesses, access)
 		}
@@ -114,8 +114,8 @@ func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 			a.credentials(ctx, access.secretFor(name))
 		}
 	}
-	answer.sort()
-	return answer, nil
+	a.sort()
+	return a.Answer, nil
 }
 
 // provisioning says where an object of COSI stands.
@@ -126,14 +126,14 @@ func (a *api) provisioning(c *cosi, kind, call string) {
 		describe += " -n " + a.namespace
 	}
 	if c.DeletionTimestamp != nil {
-		a.answer.add("DeletePending", fmt.Sprintf("%s was deleted at %s, and waits for %s", name, c.DeletionTimestamp.Format(time.RFC3339), strings.Join(c.Finalizers, ", ")),
+		a.add("DeletePending", fmt.Sprintf("%s was deleted at %s, and waits for %s", name, c.DeletionTimestamp.Format(time.RFC3339), strings.Join(c.Finalizers, ", ")),
 			describe+"; see the log of COSI's controller and of the driver. A BucketClaim waits for its BucketAccesses. Finalizers stay: without them the bucket is left behind, or deleted under its users")
 	}
 	switch failed := c.Status.Error; {
 	case failed != nil:
-		a.answer.add(kind+"Failed", fmt.Sprintf("%s: %s (%s)%s", name, failed.Message, failed.Time, retries(failed.Message, call)), describe+"; see the log of the driver's pod")
+		a.add(kind+"Failed", fmt.Sprintf("%s: %s (%s)%s", name, failed.Message, failed.Time, retries(failed.Message, call)), describe+"; see the log of the driver's pod")
 	case !c.ready() && c.DeletionTimestamp == nil:
-		a.answer.add(kind+"NotReady", name+" is not ready, and no error says why", describe+"; see whether COSI's controller and the driver run, and their logs")
+		a.add(kind+"NotReady", name+" is not ready, and no error says why", describe+"; see whether COSI's controller and the driver run, and their logs")
 	}
 }
 
@@ -162,11 +162,9 @@ func retries(message, call string) string {
 // credentials names the pods that were started before a Secret last changed. Of the Secret
 // its metadata is read only.
 func (a *api) credentials(ctx context.Context, name string) {
-	within, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	secret, err := a.metadata.Resource(secrets).Namespace(a.namespace).Get(within, name, metav1.GetOptions{})
+	secret, err := a.secrets.Resource(secrets).Namespace(a.namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		a.answer.add("SecretMissing", "Secret "+name+" does not exist", "see the log of the driver's pod (COSI's sidecar writes it)")
+		a.add("SecretMissing", "Secret "+name+" does not exist", "see the log of the driver's pod (COSI's sidecar writes it)")
 	}
 	if !a.read("when Secret "+name+" last changed", err) {
 		return
@@ -178,17 +176,17 @@ func (a *api) credentials(ctx context.Context, name string) {
 		}
 	}
 	if changed.IsZero() {
-		a.answer.Unread = append(a.answer.Unread, "when Secret "+name+" last changed: not known (its managedFields do not say)")
+		a.Unread = append(a.Unread, "when Secret "+name+" last changed: not known (its managedFields do not say)")
 		return
 	}
-	err = each(ctx, a, pods, a.namespace, "", func(pod *corev1.Pod) {
+	err = kube.Each(ctx, a.Client, pods, a.namespace, "", func(pod *corev1.Pod) {
 		how := uses(pod, name)
 		if how == "" || !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 			return c.State.Running != nil && c.State.Running.StartedAt.Time.Before(changed)
 		}) {
 			return
 		}
-		a.answer.add("SecretChanged", fmt.Sprintf("pod %s runs since before Secret %s last changed (%s), and has it %s", pod.Name, name, changed.UTC().Format(time.RFC3339), how),
+		a.add("SecretChanged", fmt.Sprintf("pod %s runs since before Secret %s last changed (%s), and has it %s", pod.Name, name, changed.UTC().Format(time.RFC3339), how),
 			"if it is refused: restart its workload, as by kubectl rollout restart")
 	})
 	a.read("which pods have Secret "+name, err)

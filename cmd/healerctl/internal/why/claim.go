@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
@@ -28,16 +29,16 @@ func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
 		}
 		return
 	}
-	claim, err := get[corev1.PersistentVolumeClaim](ctx, p.api, claims, p.Namespace, name)
+	claim, err := kube.Get[corev1.PersistentVolumeClaim](ctx, p.Client, claims, p.Namespace, name)
 	if apierrors.IsNotFound(err) {
-		p.because("ClaimNotFound", "claim "+name+" does not exist", p.kubectl("get pvc")+"; create the claim, or correct the pod's volume "+v.Name)
+		p.add("ClaimNotFound", "claim "+name+" does not exist", p.kubectl("get pvc")+"; create the claim, or correct the pod's volume "+v.Name)
 		return
 	}
 	if !p.read("claim "+name, err) {
 		return
 	}
 	if claim.DeletionTimestamp != nil {
-		p.because("FinalizerPending", fmt.Sprintf("claim %s was deleted, and goes once no pod uses it", name),
+		p.add("FinalizerPending", fmt.Sprintf("claim %s was deleted, and goes once no pod uses it", name),
 			fmt.Sprintf("before the last pod ends, if the data is to stay: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Retain\"}}'", cmp.Or(claim.Spec.VolumeName, "PV")))
 	}
 	switch claim.Status.Phase {
@@ -51,7 +52,7 @@ func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
 }
 
 func (p *podCase) lost(claim, pv string) {
-	p.because("ClaimLost", fmt.Sprintf("claim %s is bound to PersistentVolume %s, which does not exist any more", claim, pv),
+	p.add("ClaimLost", fmt.Sprintf("claim %s is bound to PersistentVolume %s, which does not exist any more", claim, pv),
 		"find out who deleted it, and whether the storage still has the volume; keep the claim until then: "+p.kubectl("get pvc "+claim+" -o yaml"),
 		"if it has: create a PersistentVolume of the same name with its volumeHandle, claimRef and persistentVolumeReclaimPolicy Retain")
 }
@@ -73,12 +74,12 @@ func (p *podCase) pending(ctx context.Context, claim *corev1.PersistentVolumeCla
 			}
 		}
 	}
-	p.because(reason, "claim "+claim.Name+" is not bound: "+says,
+	p.add(reason, "claim "+claim.Name+" is not bound: "+says,
 		p.kubectl("describe pvc "+claim.Name)+"; kubectl get storageclass; the log of the driver's controller (csi-provisioner)")
 }
 
 func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
-	pv, err := get[corev1.PersistentVolume](ctx, p.api, volumes, "", claim.Spec.VolumeName)
+	pv, err := kube.Get[corev1.PersistentVolume](ctx, p.Client, volumes, "", claim.Spec.VolumeName)
 	switch {
 	case apierrors.IsNotFound(err):
 		p.lost(claim.Name, claim.Spec.VolumeName)
@@ -110,12 +111,12 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 	slices.Sort(sick)
 	var last *v1alpha1.VolumeHealJob
-	err := each(ctx, p.api, jobs, p.Namespace, "", func(j *v1alpha1.VolumeHealJob) {
+	err := kube.Each(ctx, p.Client, jobs, p.Namespace, "", func(j *v1alpha1.VolumeHealJob) {
 		if j.Spec.Target.PersistentVolumeClaim == claim.Name && (last == nil || last.CreationTimestamp.Before(&j.CreationTimestamp)) {
 			last = j
 		}
 	})
-	if !unknownKind(err) {
+	if !kube.UnknownKind(err) {
 		p.read("VolumeHealJobs", err)
 	}
 	if last != nil && (last.Status.CompletionTime == nil || last.Status.CompletionTime.After(checked)) {
@@ -126,7 +127,7 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 		}
 	}
 	if len(sick) > 0 {
-		p.because("VolumeUnhealthy", "claim "+claim.Name+": "+strings.Join(sick, "; "), p.Program+" heal pvc/"+claim.Name+" -n "+p.Namespace+", which does what is safe, and says what is not",
+		p.add("VolumeUnhealthy", "claim "+claim.Name+": "+strings.Join(sick, "; "), p.Program+" heal pvc/"+claim.Name+" -n "+p.Namespace+", which does what is safe, and says what is not",
 			p.Program+" explain REASON says what each reason means")
 	}
 }

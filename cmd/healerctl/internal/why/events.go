@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 )
 
 // rpcError is how kubelet and COSI tell what a driver answered:
@@ -36,7 +38,7 @@ var namedVolume = regexp.MustCompile(`for volume "([^"]*)"`)
 // newest returns the last event of each kind about an object.
 func (a *api) newest(ctx context.Context, uid string) (map[said]*corev1.Event, error) {
 	newest := map[said]*corev1.Event{}
-	err := each(ctx, a, events, a.namespace, "involvedObject.uid="+uid, func(e *corev1.Event) {
+	err := kube.Each(ctx, a.Client, events, a.namespace, "involvedObject.uid="+uid, func(e *corev1.Event) {
 		says := said{reason: e.Reason}
 		if named := namedVolume.FindStringSubmatch(e.Message); named != nil {
 			says.volume = named[1]
@@ -81,17 +83,17 @@ func (p *podCase) events(ctx context.Context) {
 		attaching := about.reason == "FailedAttachVolume" && p.mounting && !overtaken("SuccessfulAttachVolume")
 		switch {
 		case about.reason == "FailedScheduling" && p.pod.Spec.NodeName == "":
-			p.because("NotScheduled", "no node for the pod: "+text, describe)
+			p.add("NotScheduled", "no node for the pod: "+text, describe)
 		case attaching && strings.Contains(e.Message, "Multi-Attach"):
-			p.because("AttachedElsewhere", text, "kubectl get volumeattachments. The node that has it must be known to have stopped writing before it goes elsewhere")
+			p.add("AttachedElsewhere", text, "kubectl get volumeattachments. The node that has it must be known to have stopped writing before it goes elsewhere")
 		case attaching:
-			p.because("AttachFailed", text, describe+"; the log of the driver's controller (csi-attacher)")
+			p.add("AttachFailed", text, describe+"; the log of the driver's controller (csi-attacher)")
 		case (about.reason == "FailedMount" || about.reason == "FailedMapVolume") && p.mounting:
 			p.mountFailed(e.Message, text)
 		case about.reason == "FailedKillPod" && p.stopping:
-			p.because("StopFailed", text, "see on the node whether a process of it waits in the kernel")
+			p.add("StopFailed", text, "see on the node whether a process of it waits in the kernel")
 		case about.reason == "VolumeAbnormal" && !overtaken("VolumeHealed") && !overtaken("VolumeHealthy"):
-			p.because("VolumeUnhealthy", "node-healer: "+text, p.Program+" explain REASON says what each reason means")
+			p.add("VolumeUnhealthy", "node-healer: "+text, p.Program+" explain REASON says what each reason means")
 		}
 	}
 }
@@ -101,14 +103,14 @@ func (p *podCase) mountFailed(message, text string) {
 	code := codeIn(message)
 	switch {
 	case strings.Contains(message, "not found in the list of registered CSI drivers"):
-		p.because("DriverNotRegistered", text, p.driverLog())
+		p.add("DriverNotRegistered", text, p.driverLog())
 	case code == "Aborted":
-		p.because("DriverBusy", "the driver is still at work on an earlier call for the volume, and answers ABORTED: "+text,
+		p.add("DriverBusy", "the driver is still at work on an earlier call for the volume, and answers ABORTED: "+text,
 			"wait: kubelet calls again. If it lasts, that earlier call hangs: see on the node what it waits for", p.driverLog())
 	case code == "DeadlineExceeded", code == "Unavailable":
-		p.because("DriverSilent", "the driver did not answer kubelet: "+text, p.driverLog(), keepDriver)
+		p.add("DriverSilent", "the driver did not answer kubelet: "+text, p.driverLog(), keepDriver)
 	default:
-		p.because("MountFailed", text, p.kubectl("describe pod "+p.pod.Name), p.driverLog())
+		p.add("MountFailed", text, p.kubectl("describe pod "+p.pod.Name), p.driverLog())
 	}
 }
 

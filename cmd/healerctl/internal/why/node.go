@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -93,15 +94,15 @@ func (p *podCase) waits(ctx context.Context, pool *worker.Pool, kubelet layout.K
 		if p.owns(kubelet, at) {
 			reason = "MountHangs"
 		}
-		p.because(reason, fmt.Sprintf("%s has waited for %s, %s: %s", name, w.Age.Round(time.Second), where, at), toDo...)
+		p.add(reason, fmt.Sprintf("%s has waited for %s, %s: %s", name, w.Age.Round(time.Second), where, at), toDo...)
 	case w.OfPod:
-		p.because("ProcessHangs", name+" of this pod waits "+where+", and cannot be ended while it does", toDo...)
+		p.add("ProcessHangs", name+" of this pod waits "+where+", and cannot be ended while it does", toDo...)
 	case w.Mounting:
 		reason := "OtherMountHangs"
 		if p.mounting || p.stopping {
 			reason = "MountHangs"
 		}
-		p.because(reason, name+" mounts or unmounts, and waits "+where+"; the kernel does not tell at which path", toDo...)
+		p.add(reason, name+" mounts or unmounts, and waits "+where+"; the kernel does not tell at which path", toDo...)
 	}
 }
 
@@ -144,15 +145,13 @@ func (p *podCase) drivers(ctx context.Context, pool *worker.Pool, kubelet layout
 		name := fmt.Sprintf("driver %s, at %s", v.driver, kubelet.Socket(v.driver))
 		silent, err := Ask(ctx, pool, askDriver, kubelet.Socket(v.driver))
 		if p.read("whether it answers: "+name, err) && silent != "" {
-			p.because("DriverSilent", name+" does not answer: "+silent, p.driverLog(), keepDriver)
+			p.add("DriverSilent", name+" does not answer: "+silent, p.driverLog(), keepDriver)
 		}
 	}
 }
 
 // conditions says what the node's own loop saw of the volumes last.
 func (p *podCase) conditions(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	seen, err := p.Node.Volumes(ctx)
 	p.read("what node-healer saw of the volumes", err)
 	for _, s := range seen {
@@ -170,10 +169,10 @@ func (p *podCase) conditions(ctx context.Context) {
 		switch s.GetVerdict() {
 		case "healthy", "healed":
 		case "abnormal":
-			p.because("VolumeUnhealthy", says, fmt.Sprintf("healerctl heal --driver=%s VOLUME-ID (healerctl list has it), which does what is safe, and says what is not", s.GetDriver()))
+			p.add("VolumeUnhealthy", says, fmt.Sprintf("healerctl heal --driver=%s VOLUME-ID (healerctl list has it), which does what is safe, and says what is not", s.GetDriver()))
 		default: // it may be sick, and may be not
 			if s.GetError() != "" || len(s.GetReasons()) > 0 {
-				p.answer.Unread = append(p.answer.Unread, says)
+				p.Unread = append(p.Unread, says)
 			}
 		}
 	}
@@ -188,14 +187,14 @@ func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layo
 		return
 	}
 	living := map[string]bool{}
-	err = each(ctx, p.api, pods, "", "spec.nodeName="+p.Node.Name, func(pod *corev1.Pod) {
+	err = kube.Each(ctx, p.Client, pods, "", "spec.nodeName="+p.Node.Name, func(pod *corev1.Pod) {
 		living[string(pod.UID)] = true
 		living[pod.Annotations["kubernetes.io/config.hash"]] = true // kubelet's UID of a static pod
 	})
 	own := string(p.pod.UID)
 	runs := slices.ContainsFunc(p.pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 	if p.stopping && len(found[own]) > 0 && !runs {
-		p.because("StillMounted", "the pod's containers have ended, and its volumes are still mounted: "+list(found[own]), "on the node: journalctl -u kubelet | grep "+own)
+		p.add("StillMounted", "the pod's containers have ended, and its volumes are still mounted: "+list(found[own]), "on the node: journalctl -u kubelet | grep "+own)
 	}
 	if !p.read("which pods node "+p.Node.Name+" has", err) {
 		return
@@ -216,7 +215,7 @@ func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layo
 	}
 	slices.Sort(orphaned)
 	if len(orphaned) > 0 {
-		p.because("Leftovers", "kubelet has directories of pods that do not exist any more (orphaned pod) in "+kubelet.Pods()+": "+list(orphaned),
+		p.add("Leftovers", "kubelet has directories of pods that do not exist any more (orphaned pod) in "+kubelet.Pods()+": "+list(orphaned),
 			"remove nothing: what is mounted there would be emptied, and a file on the node's disk may be the only copy", "on the node: journalctl -u kubelet | grep UID")
 	}
 }

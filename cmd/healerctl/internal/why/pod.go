@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
@@ -48,27 +49,26 @@ type volume struct {
 
 // Pod says why a pod does not start, stop or read.
 func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
-	answer := &Answer{}
-	a, err := connect(c.API, c.Namespace, answer)
+	a, err := connect(c.API, c.Namespace)
 	if err != nil {
 		return nil, err
 	}
 	asking, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	pod, err := get[corev1.Pod](asking, a, pods, c.Namespace, name)
+	pod, err := kube.Get[corev1.Pod](asking, a.Client, pods, c.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && c.Node != nil:
-		answer.Subject = "pod " + c.Namespace + "/" + name + " does not exist"
-		if _, err := get[corev1.Node](asking, a, nodes, "", c.Node.Name); err != nil {
+		a.Subject = "pod " + c.Namespace + "/" + name + " does not exist"
+		if _, err := kube.Get[corev1.Node](asking, a.Client, nodes, "", c.Node.Name); err != nil {
 			// By a wrong name the node would have no pods, and all their directories would be leftovers.
-			return nil, fmt.Errorf("%s, and of this node nothing is said: %w (--node)", answer.Subject, err)
+			return nil, fmt.Errorf("%s, and of this node nothing is said: %w (--node)", a.Subject, err)
 		}
 		gone := &podCase{api: a, Config: c, pod: &corev1.Pod{}}
 		gone.onNode(ctx)
-		if answer.sort(); len(answer.Causes) == 0 {
+		if a.sort(); len(a.Causes) == 0 {
 			return nil, err
 		}
-		return answer, nil
+		return a.Answer, nil
 	case err != nil:
 		return nil, err
 	}
@@ -85,15 +85,11 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 	case c.Node != nil && c.Node.Name == pod.Spec.NodeName:
 		p.onNode(ctx)
 	default:
-		answer.OnNode = fmt.Sprintf("kubectl exec -n csi-addons-node-healer $(kubectl get pods -n csi-addons-node-healer -l app.kubernetes.io/component=node-server"+
+		a.OnNode = fmt.Sprintf("kubectl exec -n csi-addons-node-healer $(kubectl get pods -n csi-addons-node-healer -l app.kubernetes.io/component=node-server"+
 			" --field-selector=spec.nodeName=%s -o name) -- healerctl why pod/%s -n %s", pod.Spec.NodeName, name, c.Namespace)
 	}
-	answer.sort()
-	return answer, nil
-}
-
-func (p *podCase) because(reason, message string, toDo ...string) {
-	p.answer.add(reason, message, toDo...)
+	a.sort()
+	return a.Answer, nil
 }
 
 // state says how the pod stands, and what keeps it that is no matter of its volumes.
@@ -108,7 +104,7 @@ func (p *podCase) state() {
 			p.mounting = false // what has run had its volumes
 		case waits.Reason != "" && waits.Reason != "ContainerCreating" && waits.Reason != "PodInitializing" && !p.stopping:
 			p.mounting = false
-			p.because("ContainerWaits", fmt.Sprintf("container %s: %s: %s", c.Name, waits.Reason, waits.Message), p.kubectl("describe pod "+pod.Name))
+			p.add("ContainerWaits", fmt.Sprintf("container %s: %s: %s", c.Name, waits.Reason, waits.Message), p.kubectl("describe pod "+pod.Name))
 		}
 	}
 	state := string(pod.Status.Phase)
@@ -118,9 +114,9 @@ func (p *podCase) state() {
 	case p.mounting && pod.Spec.NodeName != "":
 		state = "waits for its volumes since " + pod.CreationTimestamp.Format(time.RFC3339)
 	}
-	p.answer.Subject = fmt.Sprintf("pod %s/%s, on node %s: %s", pod.Namespace, pod.Name, cmp.Or(pod.Spec.NodeName, "none"), state)
+	p.Subject = fmt.Sprintf("pod %s/%s, on node %s: %s", pod.Namespace, pod.Name, cmp.Or(pod.Spec.NodeName, "none"), state)
 	if p.stopping && len(pod.Finalizers) > 0 {
-		p.because("FinalizerPending", "the pod is kept for "+strings.Join(pod.Finalizers, ", "),
+		p.add("FinalizerPending", "the pod is kept for "+strings.Join(pod.Finalizers, ", "),
 			"see the log of the controller that set this finalizer, and takes it off once it is done. Taken off by hand, what that controller was to do is left undone")
 	}
 }
@@ -131,9 +127,9 @@ func (p *podCase) kubectl(args string) string { return "kubectl " + args + " -n 
 func (p *podCase) node(ctx context.Context) {
 	name := p.pod.Spec.NodeName
 	if name == "" {
-		err := each(ctx, p.api, nodes, "", "", func(node *corev1.Node) {
+		err := kube.Each(ctx, p.Client, nodes, "", "", func(node *corev1.Node) {
 			if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }) {
-				p.because("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+clustersettings.TaintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
+				p.add("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+clustersettings.TaintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
 					"wait: the controller takes it off, after minutes at most; kubectl get volumehealjobs -A says how far it is")
 			}
 		})
@@ -141,7 +137,7 @@ func (p *podCase) node(ctx context.Context) {
 		return
 	}
 	if reason, says := p.stateOf(ctx, name); reason != "" {
-		p.because(reason, says, outOfService(reason, name)...)
+		p.add(reason, says, outOfService(reason, name)...)
 	}
 }
 
@@ -152,7 +148,7 @@ func (p *podCase) driverLog() string {
 // stateOf returns what is wrong with a node; an empty reason if nothing is, or if that is not
 // known.
 func (p *podCase) stateOf(ctx context.Context, name string) (reason, says string) {
-	node, err := get[corev1.Node](ctx, p.api, nodes, "", name)
+	node, err := kube.Get[corev1.Node](ctx, p.Client, nodes, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return "NodeGone", "node " + name + " is not in the cluster any more; its machine may still run, and write"
@@ -202,7 +198,7 @@ func (p *podCase) attached(ctx context.Context) {
 	if !p.mounting || p.pod.Spec.NodeName == "" || len(p.volumes) == 0 {
 		return
 	}
-	err := each(ctx, p.api, attachments, "", "", func(a *storagev1.VolumeAttachment) {
+	err := kube.Each(ctx, p.Client, attachments, "", "", func(a *storagev1.VolumeAttachment) {
 		i := slices.IndexFunc(p.volumes, func(v volume) bool {
 			return v.pv != "" && v.pv == ptr.Deref(a.Spec.Source.PersistentVolumeName, "") && !v.shared
 		})
@@ -214,10 +210,10 @@ func (p *podCase) attached(ctx context.Context) {
 			message += "; detaching fails: " + a.Status.DetachError.Message
 		}
 		if reason, says := p.stateOf(ctx, a.Spec.NodeName); reason != "" {
-			p.because("AttachedElsewhere", message+"; "+says, outOfService(reason, a.Spec.NodeName)...)
+			p.add("AttachedElsewhere", message+"; "+says, outOfService(reason, a.Spec.NodeName)...)
 			return
 		}
-		p.because("AttachedElsewhere", message,
+		p.add("AttachedElsewhere", message,
 			p.kubectl("get pods --field-selector=spec.nodeName="+a.Spec.NodeName)+" shows who has it there. One that runs: have both on one node, or scale it down. One that does not stop: "+p.Program+" why pod/NAME",
 			"nobody has it: kubectl describe volumeattachment "+a.Name+", and the log of "+a.Spec.Attacher+"'s controller (csi-attacher). The object and its finalizer stay: they say that the node may still write")
 	})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic/fake"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
@@ -28,14 +29,14 @@ func waiting(t *testing.T, objects ...runtime.Object) *podCase {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid"}, Spec: corev1.PodSpec{NodeName: "here"}}
 	return &podCase{
-		api:    &api{dynamic: fake.NewSimpleDynamicClient(scheme, objects...), namespace: "shop", answer: &Answer{}},
+		api:    &api{Client: kube.Client{Interface: fake.NewSimpleDynamicClient(scheme, objects...)}, namespace: "shop", Answer: &Answer{}},
 		Config: Config{Namespace: "shop", Program: "healerctl"}, pod: pod, mounting: true,
 	}
 }
 
 func (p *podCase) reasons() (all []string) {
-	p.answer.sort()
-	for _, c := range p.answer.Causes {
+	p.sort()
+	for _, c := range p.Causes {
 		all = append(all, c.Reason)
 	}
 	return all
@@ -70,7 +71,7 @@ func TestEventsOfVolumes(t *testing.T) {
 		p := waiting(t, c.events...)
 		p.events(t.Context())
 		if got := p.reasons(); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v: %+v", name, got, c.want, p.answer)
+			t.Errorf("%s: %v, want %v: %+v", name, got, c.want, p.Answer)
 		}
 	}
 }
@@ -118,11 +119,11 @@ func TestConditions(t *testing.T) {
 		}, errors.New("some volumes may be missing")
 	}}
 	p.conditions(t.Context())
-	if got := p.reasons(); !slices.Equal(got, []string{"VolumeUnhealthy"}) || !strings.Contains(p.answer.Causes[0].Message, "claim data, on this node: abnormal: Disconnected (checked 1970-01-01T00:00:00Z)") {
-		t.Errorf("%+v", p.answer.Causes)
+	if got := p.reasons(); !slices.Equal(got, []string{"VolumeUnhealthy"}) || !strings.Contains(p.Causes[0].Message, "claim data, on this node: abnormal: Disconnected (checked 1970-01-01T00:00:00Z)") {
+		t.Errorf("%+v", p.Causes)
 	}
-	unread := strings.Join(p.answer.Unread, "\n")
-	if len(p.answer.Unread) != 2 || !strings.Contains(unread, "some volumes may be missing") || !strings.Contains(unread, "claim new, on this node: not judged: Unjudged") {
+	unread := strings.Join(p.Unread, "\n")
+	if len(p.Unread) != 2 || !strings.Contains(unread, "some volumes may be missing") || !strings.Contains(unread, "claim new, on this node: not judged: Unjudged") {
 		t.Error(unread)
 	}
 }
@@ -131,12 +132,12 @@ func TestConditions(t *testing.T) {
 func TestManyCausesOfOneReason(t *testing.T) {
 	p := waiting(t)
 	for i := range 1000 {
-		p.because("MountHangs", fmt.Sprint("mount ", i))
+		p.add("MountHangs", fmt.Sprint("mount ", i))
 	}
-	p.because("MountFailed", "x")
+	p.add("MountFailed", "x")
 	all := p.reasons()
-	if len(all) != maxNamed+1 || all[maxNamed] != "MountFailed" || !strings.Contains(p.answer.Causes[maxNamed-1].Message, "990 more") {
-		t.Errorf("%d causes: %+v", len(all), p.answer.Causes)
+	if len(all) != maxNamed+1 || all[maxNamed] != "MountFailed" || !strings.Contains(p.Causes[maxNamed-1].Message, "990 more") {
+		t.Errorf("%d causes: %+v", len(all), p.Causes)
 	}
 }
 
@@ -147,7 +148,7 @@ func TestNodeGone(t *testing.T) {
 	if got := p.reasons(); !slices.Equal(got, []string{"NodeGone"}) {
 		t.Fatal(got)
 	}
-	if advice := strings.Join(p.answer.Causes[0].ToDo, "\n"); strings.Contains(advice, "kubectl taint") || strings.Contains(advice, "describe node") || !strings.Contains(advice, "switch it off") {
+	if advice := strings.Join(p.Causes[0].ToDo, "\n"); strings.Contains(advice, "kubectl taint") || strings.Contains(advice, "describe node") || !strings.Contains(advice, "switch it off") {
 		t.Error(advice)
 	}
 }

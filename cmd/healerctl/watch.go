@@ -24,7 +24,7 @@ import (
 // all receives a stream to its end.
 func all[T any](stream grpc.ServerStreamingClient[T], err error) (received []*T, _ error) {
 	if err != nil {
-		return nil, callError{err}
+		return nil, err
 	}
 	for {
 		one, err := stream.Recv()
@@ -32,7 +32,7 @@ func all[T any](stream grpc.ServerStreamingClient[T], err error) (received []*T,
 		case errors.Is(err, io.EOF):
 			return received, nil
 		case err != nil:
-			return nil, callError{err}
+			return nil, err
 		}
 		received = append(received, one)
 	}
@@ -55,7 +55,7 @@ func listVolumes(ctx context.Context, client adminpb.AdminClient) (l listing, er
 		return l, err
 	}
 	if why := stream.Trailer().Get(adminpb.TrailerUnlisted); len(why) > 0 {
-		l.unlisted = callError{status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))}
+		l.unlisted = status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))
 	}
 	if len(stream.Trailer().Get(adminpb.TrailerLoopOff)) > 0 {
 		l.note = "the node's own loop is off (--loop): health is what a call showed last\n"
@@ -115,7 +115,7 @@ func newWatch(dial dialer) *cobra.Command {
 						_, _ = fmt.Fprint(c.ErrOrStderr(), note)
 					}
 					if err := printChanges(c.OutOrStdout(), list.volumes, list.unlisted == nil, said); err != nil {
-						return callError{err}
+						return err
 					}
 					select {
 					case <-time.After(watchGap):

@@ -1,0 +1,72 @@
+// Package kube reads objects of a Kubernetes API, and makes VolumeHealJobs, with the rights of
+// whoever runs the program.
+package kube
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// pageSize is how many objects one request asks for.
+const pageSize = 500
+
+// Client is for an API of which each answer is decoded into the type that the caller names.
+type Client struct{ dynamic.Interface }
+
+// Get returns an object.
+func Get[T any](ctx context.Context, c Client, of schema.GroupVersionResource, namespace, name string) (*T, error) {
+	raw, err := c.Resource(of).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return decode[T](raw)
+}
+
+// Create makes an object, and returns it as the API has it.
+func Create[T any](ctx context.Context, c Client, of schema.GroupVersionResource, namespace string, object *T) (*T, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := c.Resource(of).Namespace(namespace).Create(ctx, &unstructured.Unstructured{Object: fields}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return decode[T](raw)
+}
+
+// Each calls visit for all objects of a kind that a field selector fits.
+func Each[T any](ctx context.Context, c Client, of schema.GroupVersionResource, namespace, fields string, visit func(*T)) error {
+	for options := (metav1.ListOptions{Limit: pageSize, FieldSelector: fields}); ; {
+		page, err := c.Resource(of).Namespace(namespace).List(ctx, options)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			object, err := decode[T](&page.Items[i])
+			if err != nil {
+				return err
+			}
+			visit(object)
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func decode[T any](raw *unstructured.Unstructured) (*T, error) {
+	object := new(T)
+	return object, runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, object)
+}
+
+// UnknownKind reports whether an error says that the cluster does not have a kind at all.
+func UnknownKind(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}

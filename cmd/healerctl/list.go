@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
+)
+
+// newList lists the volumes of the node, or what its nodes say of the cluster's claims. With
+// no dialer there are claims only.
+func newList(dial dialer) *cobra.Command {
+	var flags clusterFlags
+	c := &cobra.Command{Use: "list", Short: "List the volumes of this node, without touching them; with -A or -n the claims, and what their nodes say", Args: cobra.NoArgs}
+	output := outputFlag(c, asWide)
+	flags.add(c.Flags())
+	everywhere := c.Flags().BoolP("all-namespaces", "A", false, "claims of all namespaces")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if dial == nil || len(setOf(c.Flags(), "all-namespaces", "namespace", "context", "kubeconfig")) > 0 {
+			return listClaims(c, flags, *everywhere, *output)
+		}
+		return dial(func(client adminpb.AdminClient) error {
+			list, err := listVolumes(c.Context(), client)
+			if err != nil {
+				return err
+			}
+			data := make([]message, 0, len(list.volumes))
+			for _, v := range list.volumes {
+				data = append(data, message{v})
+			}
+			err = answer(c, *output, data, volumeTable(*output == asWide, list.volumes).print)
+			_, _ = fmt.Fprint(c.ErrOrStderr(), list.note)
+			return cmp.Or(err, list.unlisted)
+		})
+	}
+	return c
+}
+
+func volumeTable(wide bool, volumes []*adminpb.Volume) *table {
+	var t table
+	columns := []string{"DRIVER", "VOLUME-ID", "PV", "POD", "PUBLISHED", "STAGED", "HEALTH"}
+	if wide {
+		columns = append(columns, "CLAIM", "CHECKED", "DUE", "TRIES", "PATHS")
+	}
+	t.row("", columns...)
+	for _, v := range volumes {
+		var mounted, published, staged int
+		var paths []string
+		for _, p := range v.GetPaths() {
+			paths = append(paths, p.GetPath())
+			switch {
+			case p.GetStaging():
+				staged++
+			case p.GetMounted():
+				mounted++
+				published++
+			default:
+				published++
+			}
+		}
+		more := ""
+		if v.GetOmitted() > 0 {
+			more = "+"
+		}
+		pod := strings.Join(v.GetPods(), " ")
+		if n := len(v.GetPods()); n > 1 && !wide {
+			pod = fmt.Sprintf("%s +%d", v.GetPods()[0], n-1)
+		}
+		says := health(v)
+		if v.GetChecked() != nil && v.GetDue() == nil { // nothing renews it
+			says += ", " + duration.HumanDuration(time.Since(v.GetChecked().AsTime())) + " ago"
+		}
+		cells := []string{v.GetDriver(), v.GetVolumeId(), v.GetPv(), pod, fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, says}
+		if wide {
+			cells = append(cells, v.GetClaim(), when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), strings.Join(paths, " "))
+		}
+		t.row(cmp.Or(v.GetVerdict(), "not checked"), cells...)
+	}
+	return &t
+}
+
+// when returns a time of the answer; empty for none.
+func when(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339)
+}
+
+// staleAfter is more than twice as long as a node that has the volume takes to write anew.
+const staleAfter = 3 * time.Hour
+
+var claimsResource = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
+
+// claimHealth is what one node says of a claim's volume. It is empty for a claim of which
+// none has said anything.
+type claimHealth struct {
+	Namespace string `json:"namespace"`
+	Claim     string `json:"claim"`
+
+	volumehealth.Value `json:",inline"`
+}
+
+// listClaims prints what the nodes say of all claims, the sick first.
+func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output string) error {
+	if everywhere && flags.namespace != "" {
+		return usage("--all-namespaces and --namespace exclude each other")
+	}
+	api, namespace, err := flags.connect()
+	if err != nil {
+		return err
+	}
+	if everywhere {
+		namespace = metav1.NamespaceAll
+	}
+	claims, err := claimsHealth(c.Context(), api, namespace)
+	if err != nil {
+		return refused(err)
+	}
+	var t table
+	columns := []string{"NAMESPACE", "CLAIM", "HEALTH", "NODE", "SINCE"}
+	if output == asWide {
+		columns = append(columns, "CHECKED")
+	}
+	t.row("", columns...)
+	for _, one := range claims {
+		says := one.State
+		if checked, err := time.Parse(time.RFC3339, one.LastChecked); says != "" && (err != nil || time.Since(checked) >= staleAfter) {
+			says += ", not checked since " + cmp.Or(one.LastChecked, "?") // the last word of a node that is down is no news
+		}
+		cells := []string{one.Namespace, one.Claim, says, one.Node, one.Since}
+		if output == asWide {
+			cells = append(cells, one.LastChecked)
+		}
+		t.row(cmp.Or(one.State, "not checked"), cells...)
+	}
+	return answer(c, output, claims, func(w io.Writer) error { return t.print(w) })
+}
+
+func claimsHealth(ctx context.Context, api kube.Client, namespace string) ([]claimHealth, error) {
+	all := []claimHealth{}
+	err := kube.Each(ctx, api, claimsResource, namespace, "", func(claim *metav1.PartialObjectMetadata) {
+		before := len(all)
+		for name, text := range claim.Annotations {
+			one := claimHealth{Namespace: claim.Namespace, Claim: claim.Name}
+			if strings.HasPrefix(name, volumehealth.Annotation) && json.Unmarshal([]byte(text), &one.Value) == nil {
+				all = append(all, one)
+			}
+		}
+		if len(all) == before {
+			all = append(all, claimHealth{Namespace: claim.Namespace, Claim: claim.Name})
+		}
+	})
+	rank := map[string]int{volumehealth.Unhealthy: -2, volumehealth.Healthy: -1}
+	slices.SortFunc(all, func(a, b claimHealth) int {
+		return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Node, b.Node))
+	})
+	return all, err
+}
