@@ -25,7 +25,6 @@ func (l *Loop) readMounts(start time.Time) {
 	if err != nil {
 		return
 	}
-	l.mounts = mounts
 	changed, unknown := l.known.syncMounts(mounts)
 	for _, v := range changed {
 		v.changed(since, now, l.cfg.Interval)
@@ -45,16 +44,16 @@ type discovery struct {
 func (l *Loop) discover(ctx context.Context) {
 	l.discovering = true
 	l.discoverAt = time.Now().Add(l.cfg.Interval)
-	start, mounts := time.Now(), l.mounts
+	start := time.Now()
 	go func() {
 		paths, err := l.cfg.Node.Volumes(ctx)
-		l.follow(ctx, mounts, paths)
+		l.follow(ctx, paths)
 		l.found <- discovery{paths, err, time.Since(start)}
 	}()
 }
 
-// follow has events come of the superblocks of these mounts, and of the drivers of these volumes.
-func (l *Loop) follow(ctx context.Context, mounts []facts.Mount, paths []facts.VolumePath) {
+// follow has events come of the superblocks that are mounted, and of the drivers of these volumes.
+func (l *Loop) follow(ctx context.Context, paths []facts.VolumePath) {
 	if l.events == nil {
 		return
 	}
@@ -64,7 +63,11 @@ func (l *Loop) follow(ctx context.Context, mounts []facts.Mount, paths []facts.V
 			drivers = append(drivers, p.DriverName)
 		}
 	}
-	if err := errors.Join(l.events.Follow(ctx, mounts), l.events.FollowDrivers(drivers)); err != nil {
+	mounts, err := l.cfg.Node.VolumeMounts()
+	if err == nil {
+		err = l.events.Follow(ctx, mounts)
+	}
+	if err := errors.Join(err, l.events.FollowDrivers(drivers)); err != nil {
 		klog.V(2).InfoS("Some events of superblocks and drivers are not followed", keyError, oneLine(err.Error()))
 	}
 }
@@ -76,14 +79,9 @@ func (l *Loop) happenedTo(e node.SuperblockEvent) {
 		l.driverCameBack(e.Driver, now)
 		return
 	}
-	changed := map[*volume]bool{}
-	for _, m := range l.mounts {
-		if m.Dev == e.Dev && facts.IsFUSE(m.FSType) { // another process may have taken the connection over
-			l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
-		}
-		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && (e.Root == "" || m.Root == e.Root) {
-			changed[v] = true
-		}
+	changed, fuse := l.known.mounted(e)
+	if fuse { // another process may have taken the connection over
+		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
 	}
 	for v := range changed {
 		v.changed(now, now, l.cfg.Interval)

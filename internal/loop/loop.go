@@ -109,8 +109,6 @@ type Loop struct {
 	searched atomic.Int64
 	// events is nil where there are none.
 	events Events
-	// mounts is the mount table as last read.
-	mounts []facts.Mount
 	// readAt is when the last reading of the mount table began.
 	readAt time.Time
 	// listenAt is when the mount table may be read again.

@@ -357,7 +357,7 @@ func TestVolumesAreSpreadOverTheInterval(t *testing.T) {
 				}
 			}
 		}
-		if looks, searches := n.counts(); searches > 5 || looks != 1 {
+		if looks, searches := n.counts(); searches > 5 || looks != 1+searches { // one each, to follow what is mounted
 			t.Errorf("%d searches, %d looks at the mount table", searches, looks)
 		}
 	})

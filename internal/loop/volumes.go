@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -75,18 +76,20 @@ type volumes struct {
 	all    []*volume
 	byPath map[string]*volume
 	// mounts has the mounts stacked on each path.
-	mounts map[string][]mountID
+	mounts map[string][]mounted
 }
 
 func newVolumes() volumes {
-	return volumes{byKey: map[volumeKey]*volume{}, byPath: map[string]*volume{}, mounts: map[string][]mountID{}}
+	return volumes{byKey: map[volumeKey]*volume{}, byPath: map[string]*volume{}, mounts: map[string][]mounted{}}
 }
 
-// mountID tells a mount from others: where mount ids are given out again, a new mount may
+// mounted tells a mount from others: where mount ids are given out again, a new mount may
 // have that of the one before.
-type mountID struct {
-	id  uint64
-	dev facts.Dev
+type mounted struct {
+	id   uint64
+	dev  facts.Dev
+	root string
+	fuse bool
 }
 
 // sync takes over the paths of all volumes. New volumes are spread over a time; one that
@@ -124,18 +127,18 @@ func (vs *volumes) sync(paths []facts.VolumePath, now time.Time, spread, interva
 // superblock that was not there before.
 func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bool) {
 	before := vs.mounts
-	there := map[mountID]bool{}
-	for _, ids := range before {
-		for _, id := range ids {
-			there[id] = true
+	there := map[mounted]bool{}
+	for _, stack := range before {
+		for _, m := range stack {
+			there[m] = true
 		}
 	}
-	vs.mounts = make(map[string][]mountID, len(before))
+	vs.mounts = make(map[string][]mounted, len(before))
 	stayed := map[facts.Dev]bool{}
 	for _, m := range list {
-		id := mountID{cmp.Or(m.ID, uint64(m.OldID)), m.Dev}
-		vs.mounts[m.Path] = append(vs.mounts[m.Path], id)
-		stayed[m.Dev] = stayed[m.Dev] || there[id]
+		now := mounted{cmp.Or(m.ID, uint64(m.OldID)), m.Dev, m.Root, facts.IsFUSE(m.FSType)}
+		vs.mounts[m.Path] = append(vs.mounts[m.Path], now)
+		stayed[m.Dev] = stayed[m.Dev] || there[now]
 	}
 	for _, wasThere := range stayed {
 		// A superblock whose mounts are all new is another one than that which had the same
@@ -144,8 +147,8 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 		unknown = unknown || !wasThere
 	}
 	differs := map[*volume]bool{}
-	for path, ids := range vs.mounts {
-		if slices.Equal(ids, before[path]) {
+	for path, stack := range vs.mounts {
+		if slices.Equal(stack, before[path]) {
 			continue
 		}
 		differs[vs.byPath[path]] = true
@@ -158,6 +161,24 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 	unknown = unknown || differs[nil]
 	delete(differs, nil)
 	return slices.Collect(maps.Keys(differs)), unknown
+}
+
+// mounted returns the volumes at whose paths the superblock of an event is mounted, or the one
+// device node that it names, and whether that is a FUSE filesystem.
+func (vs *volumes) mounted(e node.SuperblockEvent) (of map[*volume]bool, fuse bool) {
+	of = map[*volume]bool{}
+	for path, stack := range vs.mounts {
+		for _, m := range stack {
+			if m.dev != e.Dev {
+				continue
+			}
+			fuse = fuse || m.fuse
+			if v := vs.byPath[path]; v != nil && (e.Root == "" || m.root == e.Root) {
+				of[v] = true
+			}
+		}
+	}
+	return of, fuse
 }
 
 // first returns the volume that is due first and not being checked; nil for none.
