@@ -15,7 +15,7 @@ const drainTime = 10 * time.Minute
 // draining returns why the volume is about to leave this node: the node is out of
 // service, or it is cordoned and a pod that uses the volume terminates. Other pods do
 // not count: anybody may have one that terminates for ever.
-func (w view) draining() error {
+func (w *view) draining() error {
 	if w.node == nil {
 		return nil
 	}

@@ -173,7 +173,7 @@ func (c *Cluster) hasDrivers(ctx context.Context, s settings, namespace string, 
 	case namespace == metav1.NamespaceSystem:
 		return true, nil
 	}
-	q := &query{c: c, live: live}
-	n := read(ctx, q, namespaceKind, "", namespace)
-	return n != nil && n.Labels[enforceLabel] == enforcePrivileged, q.unknown
+	w := &view{c: c, live: live}
+	n := read(ctx, w, namespaceKind, "", namespace)
+	return n != nil && n.Labels[enforceLabel] == enforcePrivileged, w.unknown
 }

@@ -27,13 +27,11 @@ func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint
 	if !found {
 		return false, c.pods.listed()
 	}
-	name, node := volumeNameOf(of.Volume, of.Driver, p.Layout), c.cfg.NodeName
-	q := &query{c: c}
-	w := q.view(ctx, name, p.PodUID, false)
-	if q.unknown != nil {
-		return false, unknown(q.unknown)
+	w := c.recall(ctx, volumeNameOf(of.Volume, of.Driver, p.Layout), p.PodUID)
+	if w.unknown != nil {
+		return false, unknown(w.unknown)
 	}
-	if err := w.wantedBy(known, name, node); err != nil {
+	if err := w.wantedBy(known); err != nil {
 		return false, onlyUnknown(err)
 	}
 	now, err := get(ctx, c.reader, podKind, known.Namespace, known.Name)
@@ -43,7 +41,7 @@ func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint
 	case now == nil || now.UID != known.UID:
 		return false, nil
 	}
-	err = w.wantedBy(now, name, node)
+	err = w.wantedBy(now)
 	return err == nil, onlyUnknown(err)
 }
 
@@ -77,8 +75,7 @@ func (c *Cluster) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) 
 
 // Write implements healer.Gate.
 func (c *Cluster) Write(ctx context.Context, of healer.Case, p healer.MountPoint, onDisk bool) error {
-	name := nameAt(of, p)
-	w, err := c.ask(ctx, name, p.PodUID, true)
+	w, err := c.ask(ctx, nameAt(of, p), p.PodUID, true)
 	if err != nil {
 		return err
 	}
@@ -86,7 +83,7 @@ func (c *Cluster) Write(ctx context.Context, of healer.Case, p healer.MountPoint
 	if err := c.mode(w).require(modeHeal); err != nil || !onDisk {
 		return cmp.Or(err, w.unavailable)
 	}
-	return c.mayWrite(ctx, w, name)
+	return w.mayWrite(ctx)
 }
 
 // reasonsFor returns the conditions that a step is meant to heal. What an interrupted
@@ -125,7 +122,7 @@ func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
 	return p.allowed(ctx, w), healer.RefusedBy(ruleOr(w, healer.RuleWanted), p.wanted(w))
 }
 
-func (p *permit) allowed(ctx context.Context, w view) error {
+func (p *permit) allowed(ctx context.Context, w *view) error {
 	if err := p.cluster.mode(w).require(modeHeal); err != nil {
 		return healer.RefusedBy(healer.RuleMode, err)
 	}
@@ -143,11 +140,11 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 	if !p.step.Writes {
 		return nil
 	}
-	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), p.cluster.mayWrite(ctx, w, p.name))
+	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), w.mayWrite(ctx))
 }
 
 // ruleOr returns the rule of a refusal by what the API says, or that it says nothing.
-func ruleOr(w view, rule healer.Rule) healer.Rule {
+func ruleOr(w *view, rule healer.Rule) healer.Rule {
 	if w.unavailable != nil {
 		return healer.RuleAPI
 	}
@@ -157,7 +154,7 @@ func ruleOr(w view, rule healer.Rule) healer.Rule {
 // wanted goes by a running container that has the volume, else by the pod, and for a
 // mount point that belongs to no pod by any pod that wants the volume. An API that does
 // not answer allows nothing.
-func (p *permit) wanted(w view) error {
+func (p *permit) wanted(w *view) error {
 	mountPoint := p.step.MountPoint
 	if p.step.Cost == healer.Restage {
 		return p.wantsRestage(w)
@@ -170,7 +167,7 @@ func (p *permit) wanted(w view) error {
 	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	return w.wanted(p.name, mountPoint.PodUID, p.cluster.cfg.NodeName)
+	return w.wanted(mountPoint.PodUID)
 }
 
 // Revalidate implements healer.Permit. It is asked while the mount is in place but

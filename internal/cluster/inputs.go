@@ -43,7 +43,7 @@ func (c *Cluster) Inputs(ctx context.Context, of healer.Case) (in healer.StageIn
 }
 
 // persistentVolume reads the one PersistentVolume that pods of this node have of a volume.
-func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w view) (*corev1.PersistentVolume, error) {
+func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w *view) (*corev1.PersistentVolume, error) {
 	var names []string
 	for _, b := range w.volumes {
 		if b.matches && !slices.Contains(names, b.pv.Name) {

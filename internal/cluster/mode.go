@@ -59,7 +59,7 @@ func (e effectiveMode) require(wanted mode) error {
 
 // mode returns the strictest mode for a volume at a mount point: of the settings,
 // the node, the volume with its claim and class, and the pods.
-func (c *Cluster) mode(w view) effectiveMode {
+func (c *Cluster) mode(w *view) effectiveMode {
 	e := effectiveMode{mode: w.settings.mode, by: c.configMapName() + ", key " + clustersettings.Mode}
 	if w.settings.err != nil {
 		e.by, e.err = c.configMapName(), w.settings.err

@@ -84,7 +84,7 @@ func (c *Cluster) Usage(ctx context.Context, of healer.Case, at healer.MountPoin
 
 // volumeOf asks the API about a volume, and reads the one PersistentVolume that pods of
 // this node have of it, and how that says that the volume is used.
-func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountPoint) (w view, pv *corev1.PersistentVolume, r healer.StageRequest, err error) {
+func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountPoint) (w *view, pv *corev1.PersistentVolume, r healer.StageRequest, err error) {
 	w, err = c.ask(ctx, nameAt(of, at), "", true)
 	if err = cmp.Or(err, w.unavailable); err != nil {
 		return w, nil, r, err
@@ -103,7 +103,7 @@ func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountP
 }
 
 // anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.
-func (c *Cluster) anyFSGroup(ctx context.Context, w view) (bool, error) {
+func (c *Cluster) anyFSGroup(ctx context.Context, w *view) (bool, error) {
 	for _, known := range w.pods {
 		var pod corev1.Pod
 		if err := c.reader.fetch(ctx, request{Resource: podKind.resource, Namespace: known.Namespace, Name: known.Name}, &pod); err != nil {
@@ -164,14 +164,14 @@ func attachmentName(handle, driver, node string) string {
 
 // wantsRestage is wanted for a step that has a volume staged anew: the API has to say so.
 // A running container shows at most that a pod has not ended which may.
-func (p *permit) wantsRestage(w view) error {
+func (p *permit) wantsRestage(w *view) error {
 	switch {
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to stage it")
 	case p.step.MountPoint.Layout.Kind != layout.Staging:
 		return errors.New("the path is not where kubelet has volumes staged")
 	}
-	err := w.wanted(p.name, "", p.cluster.cfg.NodeName)
+	err := w.wanted("")
 	if errors.Is(err, errMayHaveEnded) && p.holder != nil && p.holder.Alive() == nil {
 		return nil
 	}

@@ -139,7 +139,7 @@ func TestLatestSettings(t *testing.T) {
 		api.Remove(theSettings(nil))
 		synctest.Wait()
 		is(modeCheck, "") // a deletion is no permission to heal
-		r := c.mode(view{settings: parseSettings(map[string]string{clustersettings.Mode: "bad"})})
+		r := c.mode(&view{settings: parseSettings(map[string]string{clustersettings.Mode: "bad"})})
 		if err := r.require(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
 			t.Errorf("got %v", err)
 		}

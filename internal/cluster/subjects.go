@@ -43,7 +43,7 @@ func (c *Cluster) Names(ctx context.Context, p facts.VolumePath) (claim, pod str
 	if o, known := c.pod(p.PodUID); known {
 		pod = o.Namespace + "/" + o.Name
 	}
-	pv := read(ctx, &query{c: c}, volumeKind, "", p.PV)
+	pv := read(ctx, &view{c: c}, volumeKind, "", p.PV)
 	if pv != nil && pv.Spec.ClaimRef != nil && (volumeName{driver: p.DriverName, handle: p.VolumeHandle}).matches(pv) {
 		claim = pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -55,43 +56,50 @@ type boundVolume struct {
 	matches bool
 }
 
-// view is what the API says of one volume at one mount point.
+// view is what the API says of one volume at one mount point. What is unknown is missing.
 type view struct {
+	c      *Cluster
+	volume volumeName
+	// live has each object read from the API, as before a step. Inspections use informers
+	// and caches.
+	live bool
+
 	settings settings
 	node     *corev1.Node
 	volumes  []boundVolume
 	// pods are the mount point's own, or all of this node that use the volume.
 	pods []*corev1.Pod
-	// unavailable is why the API did not answer now, so that the view has what it
-	// last said; nil: the view is the API's word as of now.
-	unavailable error
+
+	mu sync.Mutex
+	// unavailable is why the API did not answer now, so that a live view has what it last
+	// said; nil: that is the API's word as of now. unknown is why something is not known at
+	// all.
+	unavailable, unknown error
 }
 
 // recall returns what is known of a volume, for an inspection of a mount point of one
-// pod, or of no pod. What is unknown is missing.
-func (c *Cluster) recall(ctx context.Context, name volumeName, podUID string) view {
-	q := &query{c: c}
-	return q.view(ctx, name, podUID, podUID == "")
+// pod, or of no pod.
+func (c *Cluster) recall(ctx context.Context, name volumeName, podUID string) *view {
+	return (&view{c: c, volume: name}).fill(ctx, podUID, podUID == "")
 }
 
 // ask returns what the API says now, for a step. With allPods, the view has all pods that
 // use the volume, and not only the mount point's own. An error says what is unknown.
-func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPods bool) (view, error) {
-	q := &query{c: c, live: true}
-	v := q.view(ctx, name, podUID, allPods || podUID == "")
-	if v.unavailable = q.unavailable; ctx.Err() != nil {
-		return v, ctx.Err()
+func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPods bool) (*view, error) {
+	w := (&view{c: c, volume: name, live: true}).fill(ctx, podUID, allPods || podUID == "")
+	if ctx.Err() != nil {
+		return w, ctx.Err()
 	}
-	if _, found := c.pod(podUID); q.unknown == nil && podUID != "" && !found && q.unavailable != nil {
-		q.unknown = q.unavailable // the pod's annotation is unknown too
+	if _, found := c.pod(podUID); w.unknown == nil && podUID != "" && !found && w.unavailable != nil {
+		w.unknown = w.unavailable // the pod's annotation is unknown too
 	}
-	if q.unknown == nil && v.node == nil {
-		q.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.NodeName)
+	if w.unknown == nil && w.node == nil {
+		w.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.NodeName)
 	}
-	if q.unknown != nil {
-		return v, unknown(q.unknown)
+	if w.unknown != nil {
+		return w, unknown(w.unknown)
 	}
-	return v, nil
+	return w, nil
 }
 
 // Answers asks the API for this node's object, and returns why that has no answer.
@@ -118,7 +126,7 @@ func unknown(err error) error { return fmt.Errorf("what the cluster wants is not
 
 // name returns how an answer names an object. One of another namespace than the volume's
 // is not named: the answer becomes an event on the volume's claim, where its users read it.
-func (w view) name(kind string, o metav1.Object) string {
+func (w *view) name(kind string, o metav1.Object) string {
 	switch o.GetNamespace() {
 	case "":
 		return kind + " " + o.GetName()
@@ -130,7 +138,7 @@ func (w view) name(kind string, o metav1.Object) string {
 
 // namespace returns the namespace of the volume's claim, or of its pod if it has no
 // claim; empty: objects of several namespaces share the volume.
-func (w view) namespace() string {
+func (w *view) namespace() string {
 	var all []string
 	for _, b := range w.volumes {
 		if ref := b.pv.Spec.ClaimRef; ref != nil {

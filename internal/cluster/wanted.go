@@ -11,7 +11,7 @@ import (
 // wanted returns why no pod wants the volume at a mount point; nil: one does.
 // podUID is empty for a mount point that belongs to no pod. What the API said
 // before an outage does not count.
-func (w view) wanted(name volumeName, podUID, node string) error {
+func (w *view) wanted(podUID string) error {
 	if w.unavailable != nil {
 		return w.unavailable
 	}
@@ -23,24 +23,24 @@ func (w view) wanted(name volumeName, podUID, node string) error {
 		if podUID != "" && string(p.UID) != podUID {
 			continue
 		}
-		if err = w.wantedBy(p, name, node); err == nil {
+		if err = w.wantedBy(p); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// wantedBy returns why a pod does not want a volume on this node; nil: it does.
-func (w view) wantedBy(p *corev1.Pod, name volumeName, node string) error {
+// wantedBy returns why a pod does not want the volume on this node; nil: it does.
+func (w *view) wantedBy(p *corev1.Pod) error {
 	what := w.name("pod", p)
 	switch {
-	case p.Spec.NodeName != node:
+	case p.Spec.NodeName != w.c.cfg.NodeName:
 		return fmt.Errorf("%s is on node %q and not here", what, p.Spec.NodeName)
 	case p.DeletionTimestamp != nil:
 		return fmt.Errorf("%s is terminating", what)
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return fmt.Errorf("%s has ended (%s)", what, p.Status.Phase)
-	case !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return w.lists(p, &v, name) }):
+	case !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return w.lists(p, &v) }):
 		return fmt.Errorf("%s does not list the volume", what)
 	case mayHaveEnded(p):
 		return fmt.Errorf("%s has restartPolicy %s and its containers have run, %w", what, p.Spec.RestartPolicy, errMayHaveEnded)
@@ -57,11 +57,11 @@ func mayHaveEnded(p *corev1.Pod) bool {
 	return !always && hasRun(p)
 }
 
-// lists returns whether a pod's volume is the one of that name.
-func (w view) lists(p *corev1.Pod, v *corev1.Volume, name volumeName) bool {
+// lists returns whether a volume of a pod is the view's.
+func (w *view) lists(p *corev1.Pod, v *corev1.Volume) bool {
 	if v.CSI != nil {
 		// kubelet names the directory of an inline volume as the pod does.
-		return v.Name == name.directory && v.CSI.Driver == name.driver
+		return v.Name == w.volume.directory && v.CSI.Driver == w.volume.driver
 	}
 	claim := claimOf(p, v)
 	return claim != "" && slices.ContainsFunc(w.volumes, func(b boundVolume) bool {

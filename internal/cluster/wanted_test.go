@@ -49,7 +49,7 @@ func (c *Cluster) wantedNow(t *testing.T, name volumeName, podUID string) error 
 	if err != nil {
 		return err
 	}
-	return w.wanted(name, podUID, kubetest.NodeName)
+	return w.wanted(podUID)
 }
 
 func TestWantedByThePod(t *testing.T) {

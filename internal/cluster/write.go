@@ -15,14 +15,15 @@ import (
 // mayWrite returns why this node must not write to a volume's device; nil: it may.
 // All of it is asked of the API now: a watch may be the last to hear that the volume
 // was detached, or attached to another node.
-func (c *Cluster) mayWrite(ctx context.Context, w view, name volumeName) error {
+func (w *view) mayWrite(ctx context.Context) error {
+	name, node := w.volume, w.c.cfg.NodeName
 	if w.unavailable != nil {
 		return fmt.Errorf("cannot ask whether this node may still write: %w", w.unavailable)
 	}
 	if err := w.draining(); err != nil {
 		return err
 	}
-	sameHandle, err := c.volumesWithHandle(ctx, name)
+	sameHandle, err := w.c.volumesWithHandle(ctx, name)
 	if err != nil {
 		return fmt.Errorf("cannot ask which volumes have this handle: %w", err)
 	}
@@ -36,7 +37,7 @@ func (c *Cluster) mayWrite(ctx context.Context, w view, name volumeName) error {
 		return fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(own), name.driver)
 	}
 	pv := own[0]
-	if allowed, err := c.writesWithoutAttachment(ctx, w.settings, pv.Spec.CSI.Driver); err != nil || allowed {
+	if allowed, err := w.writesWithoutAttachment(ctx, pv.Spec.CSI.Driver); err != nil || allowed {
 		return err
 	}
 	for _, other := range sameHandle {
@@ -44,30 +45,30 @@ func (c *Cluster) mayWrite(ctx context.Context, w view, name volumeName) error {
 			sameDriver = append(sameDriver, other)
 		}
 	}
-	attachments, err := c.attachments(ctx, sameDriver)
+	attachments, err := w.c.attachments(ctx, sameDriver)
 	if err != nil {
 		return fmt.Errorf("cannot ask which node has the volume: %w", err)
 	}
-	if err := attachedHere(attachments, pv, c.cfg.NodeName); err != nil {
+	if err := attachedHere(attachments, pv, node); err != nil {
 		return err
 	}
-	return attachedToOtherNode(attachments, pv, c.cfg.NodeName)
+	return attachedToOtherNode(attachments, pv, node)
 }
 
 // writesWithoutAttachment returns true for a driver without attachments to whose
 // devices the settings allow writes, and an error for one whose they do not.
-func (c *Cluster) writesWithoutAttachment(ctx context.Context, s settings, driver string) (bool, error) {
-	object, err := get(ctx, c.reader, driverKind, "", driver)
+func (w *view) writesWithoutAttachment(ctx context.Context, driver string) (bool, error) {
+	object, err := get(ctx, w.c.reader, driverKind, "", driver)
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("cannot ask whether driver %s attaches volumes: %w", driver, err)
 	case object == nil, object.Spec.AttachRequired == nil, *object.Spec.AttachRequired:
 		return false, nil // Kubernetes takes a driver without that object for one that attaches
-	case slices.Contains(s.writeWithoutAttachment, driver):
+	case slices.Contains(w.settings.writeWithoutAttachment, driver):
 		return true, nil
 	}
 	return false, fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
-		driver, clustersettings.WriteWithoutAttachment, c.configMapName())
+		driver, clustersettings.WriteWithoutAttachment, w.c.configMapName())
 }
 
 // attachedHere returns an error unless the volume is attached to this node.

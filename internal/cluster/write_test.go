@@ -79,7 +79,7 @@ func (c *Cluster) mayWriteNow(t *testing.T, name volumeName) error {
 	if err != nil {
 		return err
 	}
-	return c.mayWrite(t.Context(), w, name)
+	return w.mayWrite(t.Context())
 }
 
 func TestWriteToADevice(t *testing.T) {

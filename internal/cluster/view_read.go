@@ -12,43 +12,30 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// query reads what a view consists of.
-type query struct {
-	c *Cluster
-	// live has each object read from the API, as before a step. Inspections use
-	// informers and caches.
-	live bool
-
-	mu sync.Mutex
-	// unavailable is why the API did not answer, unknown why something is not
-	// known at all.
-	unavailable, unknown error
-}
-
 // note keeps the first error of each kind.
-func (q *query) note(unavailable, unknown error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.unavailable == nil {
-		q.unavailable = unavailable
+func (w *view) note(unavailable, unknown error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unavailable == nil {
+		w.unavailable = unavailable
 	}
-	if q.unknown == nil {
-		q.unknown = unknown
+	if w.unknown == nil {
+		w.unknown = unknown
 	}
 }
 
 // read returns one object; nil: it does not exist, or is unknown. While the API does not
 // answer, what it last said counts.
-func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name string) (none T) {
+func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name string) (none T) {
 	if name == "" {
 		return none
 	}
-	r := q.c.reader
-	if !q.live {
+	r := w.c.reader
+	if !w.live {
 		before, until, known := last(r, k, namespace, name)
 		i, watched := r.watched[k.resource]
 		if watched {
-			q.note(nil, i.listed())
+			w.note(nil, i.listed())
 		}
 		if watched || known && time.Now().Before(until) {
 			return before
@@ -60,78 +47,79 @@ func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name
 	}
 	before, _, known := last(r, k, namespace, name)
 	switch {
-	case known && !q.live:
+	case known && !w.live:
 		r.extend(keyOf(k.resource, namespace, name))
 		return before
 	case known && isUnavailable(err):
-		q.note(err, nil)
+		w.note(err, nil)
 		return before
 	}
-	q.note(nil, err)
+	w.note(nil, err)
 	return none
 }
 
-func (q *query) view(ctx context.Context, name volumeName, podUID string, allPods bool) view {
-	var v view
+// fill reads what a view consists of. With allPods, it has all pods of this node that use the
+// volume, and not only the mount point's own.
+func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	var wg sync.WaitGroup
-	wg.Go(func() { q.readSettings(ctx) })
-	wg.Go(func() { v.node = read(ctx, q, nodeKind, "", q.c.cfg.NodeName) })
-	q.note(nil, q.c.pods.listed())
+	wg.Go(func() { w.readSettings(ctx) })
+	wg.Go(func() { w.node = read(ctx, w, nodeKind, "", w.c.cfg.NodeName) })
+	w.note(nil, w.c.pods.listed())
 	var own *corev1.Pod
-	known, found := q.c.pod(podUID)
+	known, found := w.c.pod(podUID)
 	if found {
-		wg.Go(func() { own = q.pod(ctx, known) })
+		wg.Go(func() { own = w.pod(ctx, known) })
 	}
-	v.volumes = q.volumes(ctx, name, known)
+	w.volumes = w.readVolumes(ctx, known)
 	if allPods {
-		v.pods = q.podsUsing(ctx, v.volumes, podUID)
+		w.pods = w.podsUsing(ctx, podUID)
 	}
 	wg.Wait()
 	if own != nil {
-		v.pods = append(v.pods, own)
+		w.pods = append(w.pods, own)
 	}
-	v.settings = q.c.currentSettings()
-	return v
+	w.settings = w.c.currentSettings()
+	return w
 }
 
 // readSettings takes the settings over as the API has them now, for a step; else those
 // that the informer has count.
-func (q *query) readSettings(ctx context.Context) {
-	if q.live {
-		m, err := get(ctx, q.c.reader, configMapKind, q.c.cfg.Namespace, q.c.cfg.ConfigMap)
+func (w *view) readSettings(ctx context.Context) {
+	if w.live {
+		m, err := get(ctx, w.c.reader, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap)
 		switch {
 		case err == nil:
-			q.c.settings.update(m)
+			w.c.settings.update(m)
 			return
 		case isUnavailable(err):
-			q.note(err, nil)
+			w.note(err, nil)
 		default:
-			q.note(nil, fmt.Errorf("cannot ask for the settings of the cluster: %w", err))
+			w.note(nil, fmt.Errorf("cannot ask for the settings of the cluster: %w", err))
 		}
 	}
-	q.note(nil, q.c.configMap.listed()) // it may say off
+	w.note(nil, w.c.configMap.listed()) // it may say off
 }
 
 // pod returns the current state of a pod; nil: it is gone, or another one has
 // its name.
-func (q *query) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
-	if now := read(ctx, q, podKind, known.Namespace, known.Name); now != nil && now.UID == known.UID {
+func (w *view) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
+	if now := read(ctx, w, podKind, known.Namespace, known.Name); now != nil && now.UID == known.UID {
 		return now
 	}
 	return nil
 }
 
-// podsUsing returns the pods on this node that list a volume, except one.
-func (q *query) podsUsing(ctx context.Context, volumes []boundVolume, except string) []*corev1.Pod {
+// podsUsing returns the pods on this node that list the volume, except one.
+func (w *view) podsUsing(ctx context.Context, except string) []*corev1.Pod {
 	var known []*corev1.Pod
-	for _, b := range volumes {
+	for _, b := range w.volumes {
 		if ref := b.pv.Spec.ClaimRef; b.matches && ref != nil {
-			known = append(known, indexed[*corev1.Pod](q.c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
+			known = append(known, indexed[*corev1.Pod](w.c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
 		}
 	}
 	known = slices.DeleteFunc(known, func(p *corev1.Pod) bool { return string(p.UID) == except })
 	now := make([]*corev1.Pod, len(known))
-	inParallel(len(known), func(i int) { now[i] = q.pod(ctx, known[i]) })
+	inParallel(len(known), func(i int) { now[i] = w.pod(ctx, known[i]) })
 	return slices.DeleteFunc(now, func(p *corev1.Pod) bool { return p == nil })
 }
 
@@ -144,27 +132,28 @@ func inParallel(n int, do func(i int)) {
 	_ = group.Wait() // do reports its own errors
 }
 
-// volumes returns the PersistentVolumes that a name may mean: the one that the
+// readVolumes returns the PersistentVolumes that the volume's name may mean: the one that the
 // directory is named after, even if the caller names another volume, or else all
 // that match. Several objects or drivers may share a handle.
-func (q *query) volumes(ctx context.Context, name volumeName, pod *corev1.Pod) (all []boundVolume) {
+func (w *view) readVolumes(ctx context.Context, pod *corev1.Pod) (all []boundVolume) {
+	name := w.volume
 	names := []string{name.directory}
 	switch {
 	case name.directory == "":
-		names = q.search(ctx, name)
+		names = w.search(ctx)
 	case pod != nil && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.CSI != nil && v.Name == name.directory }):
 		return nil // the directory is named after the pod's inline volume
 	}
 	for _, n := range names {
-		pv := read(ctx, q, volumeKind, "", n)
+		pv := read(ctx, w, volumeKind, "", n)
 		if pv == nil || name.directory == "" && !name.matches(pv) {
 			continue
 		}
 		b := boundVolume{pv: pv, matches: name.matches(pv)}
 		var wg sync.WaitGroup
-		wg.Go(func() { b.class = read(ctx, q, classKind, "", pv.Spec.StorageClassName) })
+		wg.Go(func() { b.class = read(ctx, w, classKind, "", pv.Spec.StorageClassName) })
 		if ref := pv.Spec.ClaimRef; ref != nil {
-			if claim := read(ctx, q, claimKind, ref.Namespace, ref.Name); claim != nil && claim.UID == ref.UID {
+			if claim := read(ctx, w, claimKind, ref.Namespace, ref.Name); claim != nil && claim.UID == ref.UID {
 				b.claim = claim
 			}
 		}
@@ -178,23 +167,23 @@ func (q *query) volumes(ctx context.Context, name volumeName, pod *corev1.Pod) (
 // of this node use and those that were read before. Before a step, a handle that
 // is not found there is looked for in the list of all volumes: the API cannot
 // select by handle.
-func (q *query) search(ctx context.Context, name volumeName) []string {
-	recalled := &query{c: q.c} // the volume that a claim is bound to does not change
-	claims := q.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
+func (w *view) search(ctx context.Context) []string {
+	recalled := &view{c: w.c} // the volume that a claim is bound to does not change
+	claims := w.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
 	inParallel(len(claims), func(i int) {
 		namespace, name, _ := strings.Cut(claims[i], "/")
 		if claim := read(ctx, recalled, claimKind, namespace, name); claim != nil {
 			read(ctx, recalled, volumeKind, "", claim.Spec.VolumeName)
 		}
 	})
-	names := q.c.reader.volumesWith(name.handle)
-	if !q.live {
+	names := w.c.reader.volumesWith(w.volume.handle)
+	if !w.live {
 		return names
 	}
-	q.note(nil, recalled.unknown)
+	w.note(nil, recalled.unknown)
 	if len(names) == 0 && recalled.unknown == nil {
-		found, err := q.c.volumesWithHandle(ctx, name)
-		q.note(nil, err)
+		found, err := w.c.volumesWithHandle(ctx, w.volume)
+		w.note(nil, err)
 		for _, pv := range found {
 			names = append(names, pv.Name)
 		}
