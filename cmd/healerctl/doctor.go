@@ -22,6 +22,7 @@ import (
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/docs"
 	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/privilege"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
@@ -46,8 +47,8 @@ type examined struct {
 // What doctor looks at by workers: a directory may lie on a disk, or below a server, that does not
 // answer.
 var (
-	lookAtKubelet = worker.Define("doctor-kubelet", worker.Spent, func(root string) ([]examined, error) { return propagation(root), nil })
-	lookAtState   = worker.Define("doctor-state", worker.Spent, func(dir string) ([]examined, error) { return []examined{stateDir(dir)}, nil })
+	lookAtKubelet = operation.Define("doctor-kubelet", operation.Spent, func(root string) ([]examined, error) { return propagation(root), nil })
+	lookAtState   = operation.Define("doctor-state", operation.Spent, func(dir string) ([]examined, error) { return []examined{stateDir(dir)}, nil })
 )
 
 func newDoctor(dial dialer) *cobra.Command {
@@ -82,7 +83,7 @@ func newDoctor(dial dialer) *cobra.Command {
 	return c
 }
 
-func lookAt(ctx context.Context, pool *worker.Pool, op worker.Op[string, []examined], name, dir string) []examined {
+func lookAt(ctx context.Context, pool *worker.Pool, op operation.Op[string, []examined], name, dir string) []examined {
 	all, err := why.Ask(ctx, pool, op, dir)
 	if err != nil {
 		return []examined{{name, missing, dir + ": " + err.Error()}}

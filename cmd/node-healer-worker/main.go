@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 func main() {
-	if err := worker.Serve(ops.Ops()...); err != nil {
+	if err := operation.Serve(ops.Ops()...); err != nil {
 		fmt.Fprintln(os.Stderr, "node-healer-worker:", err)
 		os.Exit(1)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -32,7 +33,7 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []facts.ContainerS
 		case err != nil && (!left || results[i].TimedOut):
 			errs[i] = err
 		case results[i].Refused:
-			errs[i] = fmt.Errorf("%w: %s", worker.ErrRefused, strings.TrimPrefix(results[i].Err, worker.ErrRefused.Error()+": "))
+			errs[i] = fmt.Errorf("%w: %s", operation.ErrRefused, strings.TrimPrefix(results[i].Err, operation.ErrRefused.Error()+": "))
 		case results[i].Err != "":
 			errs[i] = errors.New(results[i].Err)
 		case results[i].Errno != 0:

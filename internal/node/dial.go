@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 )
 
 // Dial connects to a unix socket beneath kubelet's directory.
@@ -20,7 +20,7 @@ import (
 func (n *Node) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	name, beneath := strings.CutPrefix(n.RealPath(socket), n.kubelet.Root+"/")
 	if !beneath {
-		return nil, fmt.Errorf("%w: %s is not beneath %s", worker.ErrRefused, socket, n.kubelet.Root)
+		return nil, fmt.Errorf("%w: %s is not beneath %s", operation.ErrRefused, socket, n.kubelet.Root)
 	}
 	fd, err := openSocket(n.cfg.KubeletRoot, name)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 )
 
 func TestDial(t *testing.T) {
@@ -29,9 +29,9 @@ func TestDial(t *testing.T) {
 	done(t, os.Symlink("a", root+"/plugins/directory"))
 	done(t, os.WriteFile(root+"/plugins/file", nil, 0o600))
 	for socket, want := range map[string]error{
-		outside:                                 worker.ErrRefused,
-		root:                                    worker.ErrRefused,
-		root + "x/s":                            worker.ErrRefused,
+		outside:                                 operation.ErrRefused,
+		root:                                    operation.ErrRefused,
+		root + "x/s":                            operation.ErrRefused,
 		root + "/../" + filepath.Base(root):     syscall.EXDEV,
 		root + "/plugins/link":                  syscall.ELOOP,
 		root + "/plugins/directory/csi.sock":    syscall.ELOOP,

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // TestMain makes the test binary its own worker, and runs the tests of root in a
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	const inContainer = "HOST_TEST_INSIDE"
 	switch {
 	case os.Getenv("HOST_TEST_SERVES") != "":
-		if err := worker.Serve(ops.Ops()...); err != nil {
+		if err := operation.Serve(ops.Ops()...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -99,7 +100,7 @@ func (n *Node) UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidat
 }
 
 // step has a worker do one operation of a step, within StepTimeout.
-func step[Q, A any](ctx context.Context, n *Node, op worker.Op[Q, A], q Q) (A, error) {
+func step[Q, A any](ctx context.Context, n *Node, op operation.Op[Q, A], q Q) (A, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	return worker.Call(call, n.cfg.Pool, op, q)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -84,9 +84,9 @@ func openBeneath(dir int, name string, resolve uint64) (int, error) {
 func explainMissing(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: the directory that was mounted is gone from the volume: %w", worker.ErrRefused, err)
+		return fmt.Errorf("%w: the directory that was mounted is gone from the volume: %w", operation.ErrRefused, err)
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return fmt.Errorf("%w: the directory that was mounted is a link, or another filesystem, in the volume now: %w", worker.ErrRefused, err)
+		return fmt.Errorf("%w: the directory that was mounted is a link, or another filesystem, in the volume now: %w", operation.ErrRefused, err)
 	}
 	return fmt.Errorf("look for the directory that was mounted in the volume: %w", err)
 }

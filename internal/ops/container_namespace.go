@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -144,7 +144,7 @@ func (c *containerNamespace) reach(t facts.ContainerMount) (targetHandle, error)
 		})
 	})
 	if err != nil {
-		return targetHandle{}, fmt.Errorf("%w: the way to it leads through a %s, which may not answer: %w", worker.ErrRefused, through, err)
+		return targetHandle{}, fmt.Errorf("%w: the way to it leads through a %s, which may not answer: %w", operation.ErrRefused, through, err)
 	}
 	return targetHandle{dir: fd, name: name, thread: c.thread}, nil
 }
@@ -185,4 +185,6 @@ func (c *containerNamespace) entry(oldID int) (facts.Mount, bool) {
 // errEnded says that the container's process has ended, and most likely the container with it.
 var errEnded = errors.New("has ended")
 
-func ended(pid int) error { return fmt.Errorf("%w: process %d %w", worker.ErrRefused, pid, errEnded) }
+func ended(pid int) error {
+	return fmt.Errorf("%w: process %d %w", operation.ErrRefused, pid, errEnded)
+}

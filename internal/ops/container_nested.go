@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -94,7 +94,7 @@ func (c *containerNamespace) cloneDead(t facts.ContainerMount) (clone int, all [
 func (c *containerNamespace) cloneNested(e facts.Mount, name string, fd int) (int, error) {
 	from, err := openBeneath(fd, name, mount.ResolveCached)
 	if err != nil {
-		return -1, fmt.Errorf("%w: what is mounted on %q in the container cannot be reached without the dead filesystem: %w", worker.ErrRefused, e.Path, err)
+		return -1, fmt.Errorf("%w: what is mounted on %q in the container cannot be reached without the dead filesystem: %w", operation.ErrRefused, e.Path, err)
 	}
 	defer unix.Close(from)
 	if ref, err := c.thread.refOf(from); err != nil || ref.OldID != e.OldID {
@@ -112,12 +112,12 @@ func (c *containerNamespace) cloneNested(e facts.Mount, name string, fd int) (in
 func (n nested) attach(clone int) error {
 	to, err := openBeneath(clone, n.name, unix.RESOLVE_NO_XDEV)
 	if err != nil {
-		return fmt.Errorf("%w: %q, on which something is mounted in the container, is not in the healed volume: %w", worker.ErrRefused, n.path, err)
+		return fmt.Errorf("%w: %q, on which something is mounted in the container, is not in the healed volume: %w", operation.ErrRefused, n.path, err)
 	}
 	defer unix.Close(to)
 	err = mount.MoveOnto(n.fd, to)
 	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w: this kernel cannot keep what is mounted on %q in the container (Linux 6.15 can): %w", worker.ErrRefused, n.path, err)
+		return fmt.Errorf("%w: this kernel cannot keep what is mounted on %q in the container (Linux 6.15 can): %w", operation.ErrRefused, n.path, err)
 	}
 	if err != nil {
 		return fmt.Errorf("keep what is mounted on %q: %w", n.path, err)

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -39,7 +39,7 @@ func TestCheckStaleTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := checkStaleTwice(int(f.Fd())); !errors.Is(err, worker.ErrRefused) {
+	if err := checkStaleTwice(int(f.Fd())); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -5,7 +5,7 @@
 // An operation trusts nothing it was told about the node a moment ago: it
 // resolves paths without following symbolic links, and works from the file
 // descriptors it got. One that changes a mount compares mount ids right before
-// it acts; what it finds different it refuses (worker.ErrRefused), with nothing
+// it acts; what it finds different it refuses (operation.ErrRefused), with nothing
 // changed. Inspect and Write walk to a mount once, as each walk keeps an umount from
 // succeeding for an instant: the caller finds out from the mount table whether it was
 // the expected mount.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -172,7 +172,7 @@ func TestAbortFUSERefuses(t *testing.T) {
 		"another filesystem is at the mount": func(q *facts.AbortPlan) { q.Paths, q.Mount.Dev.Minor = both, q.Mount.Dev.Minor+1 },
 		"another filesystem":                 func(q *facts.AbortPlan) { q.Mount = mountAtPath(t, tmpfs.path) },
 	} {
-		if done, err := f.abort(change); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), says) {
+		if done, err := f.abort(change); done || !errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, %v", says, done, err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestAbortFUSERefuses(t *testing.T) {
 	// A copy in another namespace belongs to it; what is only there does not.
 	inside := holder(t, unix.CLONE_NEWNS, "open=/dev/null")
 	must(t, unix.Unmount(elsewhere, unix.MNT_DETACH))
-	if done, err := f.abort(nil); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprint(inside)) {
+	if done, err := f.abort(nil); done || !errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprint(inside)) {
 		t.Errorf("mounted in another namespace: %v, %v", done, err)
 	}
 	if done, err := f.abort(func(q *facts.AbortPlan) { q.Paths = both }); !done || err != nil {
@@ -198,7 +198,7 @@ func TestCheckSilent(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		return fd
 	}
-	if err := checkSilent(open(tmpfs.path)); !errors.Is(err, worker.ErrRefused) {
+	if err := checkSilent(open(tmpfs.path)); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("it answers: %v", err)
 	}
 	fd := open(f.path)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -81,7 +81,7 @@ func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []names
 	defer func() {
 		if err != nil {
 			closeAll(found)
-			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", worker.ErrRefused, err)
+			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", operation.ErrRefused, err)
 		}
 	}()
 	pids, err := w.proc.pids()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -220,7 +220,7 @@ func (p *placement) move(fd int) error {
 	}
 	err := mount.MoveBeneath(p.clone, fd)
 	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w: the kernel does not let it be replaced: %w", worker.ErrRefused, err)
+		return fmt.Errorf("%w: the kernel does not let it be replaced: %w", operation.ErrRefused, err)
 	}
 	return err
 }

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -34,7 +34,7 @@ func (p *placement) checkDirectory(fd int, top facts.Ref) error {
 		}
 	}
 	if !empty {
-		return fmt.Errorf("%w: a mount would hide what lies there, on the node's disk: %w", worker.ErrRefused, unix.ENOTEMPTY)
+		return fmt.Errorf("%w: a mount would hide what lies there, on the node's disk: %w", operation.ErrRefused, unix.ENOTEMPTY)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -19,16 +19,10 @@ import (
 // group when the program has ended, and at the deadline. The kernel kills the program
 // when this process ends.
 func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
-	// Both are told secrets. A limit of one byte also keeps the core from a program in
-	// core_pattern (core(5), do_coredump in the kernel).
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return a, fmt.Errorf("prctl(PR_SET_DUMPABLE): %w", err)
+	if err := operation.KeepMemoryPrivate(); err != nil { // both are told secrets
+		return a, err
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
-		return a, fmt.Errorf("setrlimit(RLIMIT_CORE): %w", err)
-	}
-	// The server may have inherited descriptors, and passed them on (Linux 5.11).
-	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	_ = operation.KeepFilesPrivate() // the server may have inherited descriptors, and passed them on
 	began := time.Now()
 	p, err := startProgram(q)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -119,7 +119,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 		for _, one := range copies {
 			fd, err := openMount(one)
 			switch {
-			case errors.Is(err, worker.ErrRefused): // another mount covers the copy: no process reaches it
+			case errors.Is(err, operation.ErrRefused): // another mount covers the copy: no process reaches it
 			case err != nil:
 				p.missed++
 			default:

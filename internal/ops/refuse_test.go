@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -45,7 +45,7 @@ func TestRefusedBeforeAnything(t *testing.T) {
 			return err
 		},
 	} {
-		if err := op(); !errors.Is(err, worker.ErrRefused) {
+		if err := op(); !errors.Is(err, operation.ErrRefused) {
 			t.Errorf("%s: %v, want a refusal", name, err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestReplaceOfWhatAnswers(t *testing.T) {
 	}
 	staged, target := mounts[0], mounts[1]
 	_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: staged, Target: target.Path}, Position: Beneath, Dead: target})
-	if !errors.Is(err, worker.ErrRefused) && !errors.Is(err, errNoBeneath) {
+	if !errors.Is(err, operation.ErrRefused) && !errors.Is(err, errNoBeneath) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	if now := mountAt(t, target.Path); now.ID != target.ID {

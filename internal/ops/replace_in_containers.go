@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -131,5 +131,5 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.C
 }
 
 func failed(err error) facts.ContainerProbe {
-	return facts.ContainerProbe{Err: err.Error(), Refused: errors.Is(err, worker.ErrRefused), Ended: errors.Is(err, errEnded)}
+	return facts.ContainerProbe{Err: err.Error(), Refused: errors.Is(err, operation.ErrRefused), Ended: errors.Is(err, errEnded)}
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -167,5 +167,5 @@ func (h targetHandle) read(limit uint64) ([]byte, FileStamp, error) {
 
 // refuse makes an error that says "must not", not "went wrong": nothing was changed.
 func refuse(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", worker.ErrRefused, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", operation.ErrRefused, fmt.Sprintf(format, args...))
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -107,7 +107,7 @@ func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 			return facts.Ref{OldID: m.OldParent}, err
 		}
 	}
-	return facts.Ref{}, fmt.Errorf("%w: %s is %w", worker.ErrRefused, r, errNotMounted)
+	return facts.Ref{}, fmt.Errorf("%w: %s is %w", operation.ErrRefused, r, errNotMounted)
 }
 
 // status asks the kernel about a mount of the thread's namespace (Linux 6.8).

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -52,10 +52,10 @@ func TestParentOf(t *testing.T) {
 	if err := proc.checkAlone(ref, parentMount); err != nil {
 		t.Error(err)
 	}
-	if err := proc.checkAlone(parentMount, parentMount); !errors.Is(err, worker.ErrRefused) {
+	if err := proc.checkAlone(parentMount, parentMount); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("something else on top: %v", err)
 	}
-	if _, err := (thread{}).parentOf(facts.Ref{OldID: 1 << 30}); !errors.Is(err, worker.ErrRefused) {
+	if _, err := (thread{}).parentOf(facts.Ref{OldID: 1 << 30}); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("a mount that is gone: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -90,7 +90,7 @@ func TestUnmountDeadTop(t *testing.T) {
 				t.Fatalf("%v, %v", a, err)
 			}
 			s.onlyLive(t)
-			if _, err := unmountTop(s.query()); !errors.Is(err, worker.ErrRefused) {
+			if _, err := unmountTop(s.query()); !errors.Is(err, operation.ErrRefused) {
 				t.Errorf("a second time: %v", err)
 			}
 			s.onlyLive(t)
@@ -140,7 +140,7 @@ func TestUnmountDeadTopIsRefused(t *testing.T) {
 			q := s.query()
 			spoil(t, &s, &q)
 			before := topAt(t, s.path)
-			if _, err := unmountTop(q); !errors.Is(err, worker.ErrRefused) && !errors.Is(err, unix.EINVAL) {
+			if _, err := unmountTop(q); !errors.Is(err, operation.ErrRefused) && !errors.Is(err, unix.EINVAL) {
 				t.Errorf("%v, want a refusal", err)
 			}
 			if now := topAt(t, s.path); !now.Same(before) {
@@ -175,7 +175,7 @@ func TestUnmountDeadTopThatWouldTakeOthers(t *testing.T) {
 	must(t, unix.Unmount(peer, unix.MNT_DETACH))
 	must(t, unix.Mount("other", peer, "tmpfs", 0, ""))
 	other := topAt(t, peer)
-	if _, err := unmountTop(s.query()); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), peer) {
+	if _, err := unmountTop(s.query()); !errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), peer) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	if now := topAt(t, peer); !now.Same(other) || !topAt(t, s.path).Same(s.dead) {
@@ -208,12 +208,12 @@ func TestUnmountPlaceholder(t *testing.T) {
 	bind()
 	attr(asPlaceholder)
 	plan := facts.UnmountPlan{Top: mountAt(t, dir), Placeholder: true, Below: live}
-	if _, err := unmountTop(plan); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(plan.Top.Ref()) {
+	if _, err := unmountTop(plan); !errors.Is(err, operation.ErrRefused) || !topAt(t, dir).Same(plan.Top.Ref()) {
 		t.Errorf("another mount beneath: %v, want a refusal", err)
 	}
 	plan.Below = another
 	attr(func(fd int) error { return mount.SetAttr(fd, facts.AttrReadOnly, 0) })
-	if _, err := unmountTop(plan); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(plan.Top.Ref()) {
+	if _, err := unmountTop(plan); !errors.Is(err, operation.ErrRefused) || !topAt(t, dir).Same(plan.Top.Ref()) {
 		t.Errorf("no placeholder any more: %v, want a refusal", err)
 	}
 	attr(asPlaceholder)
@@ -240,12 +240,12 @@ func TestDetachTopKeepsWhatStandsInIt(t *testing.T) {
 	l, err := openTarget(dir)
 	must(t, err)
 	defer l.close()
-	if err := l.detachTop(top, facts.Ref{}); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(top) {
+	if err := l.detachTop(top, facts.Ref{}); !errors.Is(err, operation.ErrRefused) || !topAt(t, dir).Same(top) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	must(t, unix.Mkdir(dir+"/more", 0o700))
 	must(t, unix.Mount("more", dir+"/more", "tmpfs", 0, ""))
-	if err := l.detachTop(top, ours); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), dir+"/more") || !topAt(t, dir).Same(top) {
+	if err := l.detachTop(top, ours); !errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), dir+"/more") || !topAt(t, dir).Same(top) {
 		t.Errorf("one more in it: %v, want a refusal", err)
 	}
 	must(t, unix.Unmount(dir+"/more", 0))
@@ -263,7 +263,7 @@ func TestUnmountDeadTopThatAnswersAgain(t *testing.T) {
 	q := facts.UnmountPlan{Top: mountAtPath(t, s.path), Below: s.live}
 	top := topAt(t, s.path)
 	q.Top.ID, q.Top.OldID = top.ID, top.OldID
-	if _, err := unmountTop(q); !errors.Is(err, worker.ErrRefused) || !topAt(t, s.path).Same(top) {
+	if _, err := unmountTop(q); !errors.Is(err, operation.ErrRefused) || !topAt(t, s.path).Same(top) {
 		t.Errorf("%v, want a refusal", err)
 	}
 }
@@ -271,7 +271,7 @@ func TestUnmountDeadTopThatAnswersAgain(t *testing.T) {
 // Of a mount that is not there it is not known what goes with an umount on it.
 func TestUnmountedWithWhatIsGone(t *testing.T) {
 	needsRoot(t)
-	if got, err := unmountedWith(facts.Ref{OldID: 1 << 30}, ""); !errors.Is(err, worker.ErrRefused) {
+	if got, err := unmountedWith(facts.Ref{OldID: 1 << 30}, ""); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("%v, %v, want a refusal", got, err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 const (
@@ -22,9 +22,9 @@ func MaybeWorker() {
 	if len(os.Args) != 2 || os.Args[0] != ownProgram || os.Args[1] != workerName {
 		return
 	}
-	err := errors.Join(worker.KeepMemoryPrivate(), worker.CloseInherited())
+	err := errors.Join(operation.KeepMemoryPrivate(), operation.CloseInherited())
 	if err == nil {
-		err = worker.Serve(ops.Ops()...)
+		err = operation.Serve(ops.Ops()...)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, workerName+":", err)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/csi-addons/node-healer/internal/operation"
 )
 
 // acquire returns a living worker.
-func (p *Pool) acquire(ctx context.Context, life Life) (*process, error) {
+func (p *Pool) acquire(ctx context.Context, life operation.Life) (*process, error) {
 	for {
 		w, err := p.take(ctx, life)
 		if err != nil || !w.ended() {
@@ -19,13 +21,13 @@ func (p *Pool) acquire(ctx context.Context, life Life) (*process, error) {
 
 // take takes an idle worker, or starts one when none becomes free soon. The last idle one
 // is for Pooled operations, which bring it back.
-func (p *Pool) take(ctx context.Context, life Life) (*process, error) {
+func (p *Pool) take(ctx context.Context, life operation.Life) (*process, error) {
 	select {
 	case <-p.closed:
 		return nil, ErrClosed
 	default:
 	}
-	if life == Pooled || len(p.idle) > 1 {
+	if life == operation.Pooled || len(p.idle) > 1 {
 		select {
 		case w := <-p.idle:
 			return w, nil
@@ -33,7 +35,7 @@ func (p *Pool) take(ctx context.Context, life Life) (*process, error) {
 		}
 	}
 	switch {
-	case life != Pooled:
+	case life != operation.Pooled:
 		select {
 		case p.slots <- struct{}{}:
 			w, err := p.start(ctx)

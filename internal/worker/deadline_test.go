@@ -6,11 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 func TestHungWorkerIsEnded(t *testing.T) {
-	for _, op := range []worker.Op[string, int]{hang, deaf} {
+	for _, op := range []operation.Op[string, int]{hang, deaf} {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)
 			pid := mustCall(t, p, whoami)

@@ -1,9 +1,6 @@
 package worker
 
-import (
-	"errors"
-	"syscall"
-)
+import "errors"
 
 // The ways in which a worker itself can fail. None tells what the operation did or did
 // not do.
@@ -24,42 +21,6 @@ var (
 	// ErrClosed: the pool is shut down.
 	ErrClosed = errors.New("the worker pool is closed")
 )
-
-// ErrRefused is the leaf of an error with which an operation says "must not"
-// instead of "went wrong". It crosses the process boundary.
-var ErrRefused = errors.New("refused")
-
-// wireError is an error as it crosses the process boundary: its text and the
-// leaves that callers compare with errors.Is.
-type wireError struct {
-	Text    string
-	Errno   syscall.Errno
-	Refused bool
-}
-
-func toWire(err error) *wireError {
-	if err == nil {
-		return nil
-	}
-	w := &wireError{Text: err.Error(), Refused: errors.Is(err, ErrRefused)}
-	errors.As(err, &w.Errno)
-	return w
-}
-
-// Error implements error.
-func (w *wireError) Error() string { return w.Text }
-
-// Unwrap returns the leaves.
-func (w *wireError) Unwrap() []error {
-	var leaves []error
-	if w.Errno != 0 {
-		leaves = append(leaves, w.Errno)
-	}
-	if w.Refused {
-		leaves = append(leaves, ErrRefused)
-	}
-	return leaves
-}
 
 // callError says what became of a worker, with where it waited.
 type callError struct {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
@@ -19,15 +20,15 @@ func TestErrorsCrossTheBoundary(t *testing.T) {
 		leaves []error
 	}{
 		"errno":   {"open /x: stale", []error{unix.ESTALE}},
-		"refused": {"refused: not ours", []error{worker.ErrRefused}},
-		"both":    {"taking it off", []error{worker.ErrRefused, unix.EBUSY}},
+		"refused": {"refused: not ours", []error{operation.ErrRefused}},
+		"both":    {"taking it off", []error{operation.ErrRefused, unix.EBUSY}},
 		"plain":   {"plain", nil},
 	} {
 		_, err := worker.Call(within(t, time.Minute), p, fail, how)
 		if err == nil || !strings.HasPrefix(err.Error(), "fail: ") || !strings.Contains(err.Error(), want.text) {
 			t.Errorf("%s: %v", how, err)
 		}
-		for _, leaf := range []error{unix.ESTALE, unix.EBUSY, worker.ErrRefused, worker.ErrLost} {
+		for _, leaf := range []error{unix.ESTALE, unix.EBUSY, operation.ErrRefused, worker.ErrLost} {
 			if got, has := errors.Is(err, leaf), contains(want.leaves, leaf); got != has {
 				t.Errorf("%s: errors.Is(%v) is %v", how, leaf, got)
 			}
@@ -75,7 +76,7 @@ func TestWorkerProgramThatDoesNotServe(t *testing.T) {
 
 func TestUnknownOperation(t *testing.T) {
 	p := newPool(t)
-	unknown := worker.Define("unknown", worker.Pooled, pidAfter)
+	unknown := operation.Define("unknown", operation.Pooled, pidAfter)
 	if _, err := worker.Call(within(t, time.Minute), p, unknown, 0); !errors.Is(err, worker.ErrLost) {
 		t.Errorf("got %v, want ErrLost", err)
 	}
@@ -83,7 +84,7 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 func TestServeRefusesTwoOfOneName(t *testing.T) {
-	if err := worker.Serve(whoami, whoami); err == nil || !strings.Contains(err.Error(), "twice") {
+	if err := operation.Serve(whoami, whoami); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("got %v", err)
 	}
 }

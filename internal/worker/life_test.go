@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
@@ -40,7 +41,7 @@ func TestSpentOperationEndsItsProcess(t *testing.T) {
 // A volume that hangs, and a walk through all processes, take no worker from the calls
 // for volumes that answer.
 func TestLastIdleWorkerIsForOperationsThatReturn(t *testing.T) {
-	for _, op := range []worker.Op[time.Duration, int]{once, doubt} {
+	for _, op := range []operation.Op[time.Duration, int]{once, doubt} {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)
 			idle := mustCall(t, p, whoami)
@@ -56,7 +57,7 @@ func TestLastIdleWorkerIsForOperationsThatReturn(t *testing.T) {
 
 // Who calls while such an operation is under way finds a worker: none is started for the call.
 func TestWorkerThatStaysAwayIsReplaced(t *testing.T) {
-	for _, op := range []worker.Op[time.Duration, int]{once, doubt} {
+	for _, op := range []operation.Op[time.Duration, int]{once, doubt} {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)
 			ctx, end := context.WithCancel(within(t, time.Minute))
@@ -91,7 +92,7 @@ func TestDoubtfulOperationThatReturnsKeepsItsProcess(t *testing.T) {
 // A worker may die while nobody asks it anything (the kernel's OOM killer): the
 // next call is not to pay for it.
 func TestDeadIdleWorkerCostsNoCall(t *testing.T) {
-	for _, op := range []worker.Op[time.Duration, int]{whoami, once} {
+	for _, op := range []operation.Op[time.Duration, int]{whoami, once} {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)
 			pid := mustCall(t, p, whoami)

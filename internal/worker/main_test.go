@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("WORKER_TEST_SERVES") == "" {
 		os.Exit(m.Run())
 	}
-	if err := worker.Serve(whoami, once, doubt, hang, listen, deaf, leave, fail); err != nil {
+	if err := operation.Serve(whoami, once, doubt, hang, listen, deaf, leave, fail); err != nil {
 		fmt.Fprintln(os.Stderr, "worker of the test:", err)
 		os.Exit(1)
 	}
@@ -30,19 +31,19 @@ func TestMain(m *testing.M) {
 
 var (
 	// whoami gives the worker's process id, after a while.
-	whoami = worker.Define("whoami", worker.Pooled, pidAfter)
-	once   = worker.Define("once", worker.Spent, pidAfter)
-	doubt  = worker.Define("doubt", worker.Doubtful, pidAfter)
+	whoami = operation.Define("whoami", operation.Pooled, pidAfter)
+	once   = operation.Define("once", operation.Spent, pidAfter)
+	doubt  = operation.Define("doubt", operation.Doubtful, pidAfter)
 	// hang never returns.
-	hang = worker.Define("hang", worker.Pooled, func(string) (int, error) { time.Sleep(time.Hour); return 0, nil })
+	hang = operation.Define("hang", operation.Pooled, func(string) (int, error) { time.Sleep(time.Hour); return 0, nil })
 	// listen reads a FIFO in which nobody writes.
-	listen = worker.Define("listen", worker.Pooled, readFrom)
+	listen = operation.Define("listen", operation.Pooled, readFrom)
 	// deaf stops its own process: only SIGKILL reaches it.
-	deaf = worker.Define("deaf", worker.Pooled, func(string) (int, error) {
+	deaf = operation.Define("deaf", operation.Pooled, func(string) (int, error) {
 		return 0, unix.Kill(os.Getpid(), unix.SIGSTOP)
 	})
-	leave = worker.Define("leave", worker.Pooled, func(code int) (int, error) { os.Exit(code); return 0, nil })
-	fail  = worker.Define("fail", worker.Pooled, failAs)
+	leave = operation.Define("leave", operation.Pooled, func(code int) (int, error) { os.Exit(code); return 0, nil })
+	fail  = operation.Define("fail", operation.Pooled, failAs)
 )
 
 func pidAfter(d time.Duration) (int, error) {
@@ -64,9 +65,9 @@ func failAs(how string) (int, error) {
 	case "errno":
 		return 1, &fs.PathError{Op: "open", Path: "/x", Err: unix.ESTALE}
 	case "refused":
-		return 1, fmt.Errorf("%w: not ours", worker.ErrRefused)
+		return 1, fmt.Errorf("%w: not ours", operation.ErrRefused)
 	case "both":
-		return 1, fmt.Errorf("%w; taking it off: %w", worker.ErrRefused, unix.EBUSY)
+		return 1, fmt.Errorf("%w; taking it off: %w", operation.ErrRefused, unix.EBUSY)
 	default:
 		return 1, errors.New("plain")
 	}
@@ -112,7 +113,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 }
 
 // mustCall returns the process that answered.
-func mustCall(t *testing.T, p *worker.Pool, op worker.Op[time.Duration, int]) int {
+func mustCall(t *testing.T, p *worker.Pool, op operation.Op[time.Duration, int]) int {
 	t.Helper()
 	pid, err := worker.Call(within(t, time.Minute), p, op, 0)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/csi-addons/node-healer/internal/operation"
 )
 
 // Config says how a pool makes its workers.
@@ -144,14 +146,14 @@ func (p *Pool) drain() {
 // this package's sentinels or what the operation itself returned. Those of a
 // worker that cannot be ended have a method Ended: the caller asks no other worker
 // about the same storage until that channel closes.
-func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
+func Call[Q, A any](ctx context.Context, p *Pool, op operation.Op[Q, A], q Q) (A, error) {
 	var none A
 	if _, bounded := ctx.Deadline(); !bounded {
-		return none, fmt.Errorf("%s: a worker is never asked without a deadline", op.name)
+		return none, fmt.Errorf("%s: a worker is never asked without a deadline", op.Name())
 	}
-	w, err := p.acquire(ctx, op.life)
+	w, err := p.acquire(ctx, op.Life())
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", op.name, err)
+		return none, fmt.Errorf("%s: %w", op.Name(), err)
 	}
 	return run(ctx, p, w, op, q)
 }
@@ -159,13 +161,13 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 // CallWithin is Call with a time for the operation itself, which begins when there is a
 // worker: that one was late says nothing about the storage. As long a time is allowed
 // for finding one.
-func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op Op[Q, A], q Q) (A, error) {
+func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op operation.Op[Q, A], q Q) (A, error) {
 	wait, found := context.WithTimeout(ctx, within)
-	w, err := p.acquire(wait, op.life)
+	w, err := p.acquire(wait, op.Life())
 	found()
 	if err != nil {
 		var none A
-		return none, fmt.Errorf("%s: %w", op.name, err)
+		return none, fmt.Errorf("%s: %w", op.Name(), err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -173,9 +175,9 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 }
 
 // run has a worker run one operation, and reuses or ends it.
-func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
-	w.op = op.name
-	if op.life != Pooled {
+func run[Q, A any](ctx context.Context, p *Pool, w *process, op operation.Op[Q, A], q Q) (A, error) {
+	w.op = op.Name()
+	if op.Life() != operation.Pooled {
 		p.leaving.Add(1)
 		defer p.leaving.Add(-1)
 		p.replace() //nolint:contextcheck // the worker is for the calls that follow
@@ -185,7 +187,7 @@ func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (
 	switch {
 	case broken:
 		err = p.fail(w, err)
-	case op.life == Spent:
+	case op.Life() == operation.Spent:
 		if ended := p.dismiss(w); ended != nil {
 			err = errors.Join(err, &stuckError{callError{is: ErrLeft}, ended})
 		}
@@ -193,7 +195,7 @@ func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (
 		p.release(w)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w", op.name, err)
+		err = fmt.Errorf("%s: %w", op.Name(), err)
 	}
 	if !answered {
 		var none A

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/operation"
 )
 
 // process is the server's side of one worker.
@@ -98,8 +100,8 @@ func (p *process) greet(ctx context.Context, cfg Config) error {
 	_ = p.conn.SetDeadline(time.Time{})
 	stop := p.bound(ctx)
 	defer stop()
-	var h head
-	err := errors.Join(p.enc.Encode(greeting{Namespace: cfg.Namespace != nil}), p.out.Flush())
+	var h operation.Head
+	err := errors.Join(p.enc.Encode(operation.Greeting{Namespace: cfg.Namespace != nil}), p.out.Flush())
 	if err == nil {
 		err = p.dec.Decode(&h)
 	}
@@ -141,13 +143,13 @@ func (p *process) bound(ctx context.Context) (stop func()) {
 
 // ask sends one request and waits for its answer. broken is true when the
 // stream can no longer be used.
-func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, broken bool, err error) {
+func ask[Q, A any](ctx context.Context, p *process, op operation.Op[Q, A], q Q) (a A, broken bool, err error) {
 	deadline, _ := ctx.Deadline()
 	if err := p.conn.SetDeadline(deadline); err != nil {
 		return a, true, streamError(err)
 	}
-	var h head
-	err = errors.Join(p.enc.Encode(head{Op: op.name}), p.enc.Encode(q), p.out.Flush())
+	var h operation.Head
+	err = errors.Join(p.enc.Encode(operation.Head{Op: op.Name()}), p.enc.Encode(q), p.out.Flush())
 	if err == nil && !p.answered() {
 		defer p.bound(ctx)() // the caller may give up before its deadline
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/command"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
@@ -69,7 +69,7 @@ func start(ctx context.Context, name string, cfg config) error {
 		runtime.GOMAXPROCS(min(maxProcessors, runtime.GOMAXPROCS(0)))
 	}
 	startThreads()
-	if err := errors.Join(cfg.logging.Set(), worker.KeepMemoryPrivate(), worker.KeepFilesPrivate()); err != nil {
+	if err := errors.Join(cfg.logging.Set(), operation.KeepMemoryPrivate(), operation.KeepFilesPrivate()); err != nil {
 		return err
 	}
 	return run(ctx, cfg)

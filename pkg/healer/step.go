@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -88,7 +88,7 @@ type Excluder interface {
 }
 
 // ErrRefused marks an error that means "must not", not "went wrong".
-var ErrRefused = worker.ErrRefused
+var ErrRefused = operation.ErrRefused
 
 // Permit allows one step to run.
 type Permit interface {

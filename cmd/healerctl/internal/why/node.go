@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -74,7 +75,7 @@ func NewPool(namespace *os.File) (*worker.Pool, func(context.Context), error) {
 }
 
 // Ask waits for a worker's answer, and no longer than nodeTimeout.
-func Ask[Q, A any](ctx context.Context, pool *worker.Pool, op worker.Op[Q, A], q Q) (A, error) {
+func Ask[Q, A any](ctx context.Context, pool *worker.Pool, op operation.Op[Q, A], q Q) (A, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	return worker.Call(ctx, pool, op, q)

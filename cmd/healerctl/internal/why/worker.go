@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -32,19 +32,19 @@ const workerEnv = "HEALERCTL_WORKER"
 // What a worker reads. None of it touches a volume, but each may hang: kubelet's directories
 // with the node's disk, a process's arguments with what that process waits for, a driver.
 var (
-	lookForWaits = worker.Define("why-waits", worker.Spent, waits)
-	readArgument = worker.Define("why-argument", worker.Spent, lastArgument)
-	listPods     = worker.Define("why-pods", worker.Spent, podDirectories)
-	askDriver    = worker.Define("why-driver", worker.Spent, probe)
+	lookForWaits = operation.Define("why-waits", operation.Spent, waits)
+	readArgument = operation.Define("why-argument", operation.Spent, lastArgument)
+	listPods     = operation.Define("why-pods", operation.Spent, podDirectories)
+	askDriver    = operation.Define("why-driver", operation.Spent, probe)
 )
 
 // Worker serves these operations and its own, and never returns, in a process that was started as
 // a worker. A main calls it first.
-func Worker(ops ...worker.Servable) {
+func Worker(ops ...operation.Servable) {
 	if os.Getenv(workerEnv) == "" {
 		return
 	}
-	if err := worker.Serve(append(ops, lookForWaits, readArgument, listPods, askDriver)...); err != nil {
+	if err := operation.Serve(append(ops, lookForWaits, readArgument, listPods, askDriver)...); err != nil {
 		fmt.Fprintln(os.Stderr, "healerctl worker:", err)
 		os.Exit(1)
 	}

@@ -1,4 +1,4 @@
-package worker
+package operation
 
 import (
 	"bufio"
@@ -14,8 +14,8 @@ import (
 
 // The file descriptors that a worker starts with, beside the standard three.
 const (
-	socketFD    = 3
-	namespaceFD = 4
+	SocketFD    = 3
+	NamespaceFD = 4
 )
 
 // Serve is the whole life of a worker process: it answers requests one after
@@ -33,25 +33,25 @@ func Serve(ops ...Servable) error {
 		byName[op.Name()] = op
 	}
 	// Programs that an operation starts inherit nothing of ours.
-	unix.CloseOnExec(socketFD)
+	unix.CloseOnExec(SocketFD)
 	// A raw file, not the poller: the thread that reads is the thread that works.
-	socket := os.NewFile(socketFD, "server")
+	socket := os.NewFile(SocketFD, "server")
 	out := bufio.NewWriter(socket)
 	dec, enc := gob.NewDecoder(bufio.NewReader(socket)), gob.NewEncoder(out)
 
-	var hello greeting
+	var hello Greeting
 	if err := dec.Decode(&hello); err != nil {
 		return fmt.Errorf("not started by node-healer: %w", err)
 	}
 	err := greet(hello)
-	if encErr := enc.Encode(head{Err: toWire(err)}); encErr != nil {
+	if encErr := enc.Encode(Head{Err: toWire(err)}); encErr != nil {
 		return encErr
 	}
 	if flushErr := out.Flush(); flushErr != nil || err != nil {
 		return errors.Join(err, flushErr)
 	}
 	for {
-		var h head
+		var h Head
 		if err := dec.Decode(&h); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
@@ -71,7 +71,7 @@ func Serve(ops ...Servable) error {
 }
 
 // greet enters the mount namespace that the server handed over.
-func greet(hello greeting) error {
+func greet(hello Greeting) error {
 	if !hello.Namespace {
 		return nil
 	}
@@ -80,8 +80,8 @@ func greet(hello greeting) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare(CLONE_FS): %w", err)
 	}
-	if err := unix.Setns(namespaceFD, unix.CLONE_NEWNS); err != nil {
+	if err := unix.Setns(NamespaceFD, unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("enter the host's mount namespace: %w", err)
 	}
-	return unix.Close(namespaceFD)
+	return unix.Close(NamespaceFD)
 }

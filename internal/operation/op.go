@@ -1,4 +1,4 @@
-package worker
+package operation
 
 import (
 	"encoding/gob"
@@ -37,6 +37,9 @@ func Define[Q, A any](name string, life Life, run func(Q) (A, error)) Op[Q, A] {
 // Name returns the operation's name.
 func (o Op[Q, A]) Name() string { return o.name }
 
+// Life says how long a process lives that ran the operation.
+func (o Op[Q, A]) Life() Life { return o.life }
+
 // serve reads one request, runs it and writes the answer.
 func (o Op[Q, A]) serve(dec *gob.Decoder, enc *gob.Encoder) error {
 	var q Q
@@ -44,7 +47,7 @@ func (o Op[Q, A]) serve(dec *gob.Decoder, enc *gob.Encoder) error {
 		return fmt.Errorf("read the request of %s: %w", o.name, err)
 	}
 	a, err := o.run(q)
-	if encErr := enc.Encode(head{Op: o.name, Err: toWire(err)}); encErr != nil {
+	if encErr := enc.Encode(Head{Op: o.name, Err: toWire(err)}); encErr != nil {
 		return encErr
 	}
 	return enc.Encode(a)
@@ -56,15 +59,15 @@ type Servable interface {
 	serve(dec *gob.Decoder, enc *gob.Encoder) error
 }
 
-// head goes before every request and every answer.
-type head struct {
+// Head goes before every request and every answer.
+type Head struct {
 	Op  string
-	Err *wireError
+	Err *Error
 }
 
-// greeting is the first message to a new worker.
-type greeting struct {
+// Greeting is the first message to a new worker.
+type Greeting struct {
 	// Namespace is true when the worker finds a mount namespace to enter at
-	// namespaceFD.
+	// NamespaceFD.
 	Namespace bool
 }

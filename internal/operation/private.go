@@ -1,4 +1,4 @@
-package worker
+package operation
 
 import (
 	"errors"
@@ -43,7 +43,7 @@ func CloseInherited() error {
 	}
 	for _, file := range open {
 		fd, err := strconv.Atoi(file.Name())
-		if err != nil || fd <= namespaceFD {
+		if err != nil || fd <= NamespaceFD {
 			continue
 		}
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
