@@ -101,8 +101,8 @@ type Engine struct {
 	scanned *scannedVolumes
 	// lookups has the last Lookup of each FUSE superblock, by its device.
 	lookups *lru.Cache
-	// collections are the running calls of providers' Collect.
-	collections *collections
+	// asked has the running calls of providers' Collect, each with a channel that closes at its end.
+	asked sync.Map
 
 	mu      sync.Mutex // held while a call looks at closing and adds itself to running
 	closing bool
@@ -127,7 +127,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), lookups: lru.New(maxLookups), collections: &collections{busy: map[collection]chan struct{}{}}}
+	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }
@@ -181,10 +181,7 @@ func (e *Engine) guarded(ctx context.Context, v healer.Volume, lock *volumeLock)
 			r, err = healer.Report{}, healer.Failed("internal error, see the log", nil)
 		}
 	}()
-	start := time.Now()
-	r, err = e.heal(ctx, v, lock)
-	r.Elapsed = time.Since(start)
-	return r, err
+	return e.heal(ctx, v, lock)
 }
 
 func (e *Engine) begin() bool {

@@ -14,7 +14,7 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 	}
 	t := newTries()
 	for first := true; ; first = false {
-		c, failures, err := e.examine(ctx, v, lock) // observe.go, collect.go: what is there
+		c, failures, err := e.examine(ctx, v, lock) // observe.go: what is there; diagnose.go: what providers ask
 		if err != nil {
 			return report, err
 		}

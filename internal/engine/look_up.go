@@ -50,7 +50,7 @@ func (o *observation) lookUp(ctx context.Context) error {
 				if now.NoSuchName() {
 					o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.lookedUp = true })
 				}
-				o.engine.lookups.Add(dev, lookedUp{now, o.oldest(dev), time.Now()})
+				o.engine.lookups.Add(dev, lookedUp{now, o.c.OldestMount(dev), time.Now()})
 			}
 		}
 		o.c.Superblocks[dev] = sb
@@ -82,20 +82,8 @@ func (o *observation) somethingWrong(sb facts.Superblock) bool {
 // lastLookUp returns the last answer of a superblock, zero for none.
 func (o *observation) lastLookUp(dev facts.Dev) lookedUp {
 	kept, _ := o.engine.lookups.Get(dev)
-	if last, known := kept.(lookedUp); known && last.oldest != 0 && last.oldest == o.oldest(dev) {
+	if last, known := kept.(lookedUp); known && last.oldest != 0 && last.oldest == o.c.OldestMount(dev) {
 		return last
 	}
 	return lookedUp{}
-}
-
-// oldest returns the lowest unique id of the volume's mounts of a superblock on the host.
-func (o *observation) oldest(dev facts.Dev) (id uint64) {
-	for _, p := range o.c.MountPoints {
-		for _, m := range p.Stack {
-			if p.InContainer == nil && m.Dev == dev && (id == 0 || m.ID < id) {
-				id = m.ID
-			}
-		}
-	}
-	return id
 }

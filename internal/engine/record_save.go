@@ -77,9 +77,8 @@ func (e *Engine) saveRestaged(ctx context.Context, c healer.Case) {
 // keepBaselines takes from the last record what a volume is compared with that is usable and
 // sick: else the next check would take what is wrong now, as read-only mounts, for right.
 func keepBaselines(r *healer.Record, was *healer.Record) {
-	r.LastHealthy = time.Time{}
 	if was != nil {
-		r.LastHealthy, r.FilesystemErrors = was.LastHealthy, was.FilesystemErrors
+		r.FilesystemErrors = was.FilesystemErrors
 		if was.Identity.Size > 0 {
 			r.Identity.Size = was.Identity.Size
 		}
@@ -116,15 +115,13 @@ func sourceOf(m facts.Mount) string {
 
 // newRecord describes what is proven of a case.
 func newRecord(c healer.Case) healer.Record {
-	now := time.Now().UTC().Truncate(time.Second)
 	r := healer.Record{
-		Version:     healer.RecordVersion,
-		Driver:      c.Driver,
-		VolumeID:    c.Volume.ID,
-		BootID:      c.BootID,
-		LastHealthy: now,
-		LastSeen:    now,
-		Newest:      c.Newest,
+		Version:  healer.RecordVersion,
+		Driver:   c.Driver,
+		VolumeID: c.Volume.ID,
+		BootID:   c.BootID,
+		LastSeen: time.Now().UTC().Truncate(time.Second),
+		Newest:   c.Newest,
 	}
 	// The staged superblock is the volume's own; a driver may publish something that it
 	// made of it, such as an overlay.

@@ -16,10 +16,10 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 	b.change(podA, func(m *facts.Mount) { m.Attr, m.Propagation = facts.AttrReadOnly, facts.Propagation{Shared: 9} })
 	b.healthy()
 	got, _ := b.notes.Load(driver, volID)
-	if got == nil || time.Since(got.LastHealthy) > time.Minute {
+	if got == nil || time.Since(got.LastSeen) > time.Minute {
 		t.Fatalf("%+v", got)
 	}
-	got.LastHealthy, got.LastSeen = time.Time{}, time.Time{}
+	got.LastSeen = time.Time{}
 	want := healer.Record{
 		Newest:  102,
 		Version: healer.RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
@@ -176,7 +176,7 @@ func (b *fixture) record() healer.Record {
 func TestDegradedVolumeIsRecorded(t *testing.T) {
 	b := newFixture(t)
 	b.degraded(healer.SlowResponse)
-	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.MountPoints) != 2 || !r.LastHealthy.IsZero() || r.LastSeen.IsZero() {
+	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.MountPoints) != 2 || r.LastSeen.IsZero() {
 		t.Errorf("%+v", r)
 	}
 	b.publish(podB)
@@ -238,7 +238,7 @@ func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
 	b.change(podB, func(m *facts.Mount) { m.SuperReadOnly = true })
 	b.degraded(healer.FilesystemErrors)
 	now := b.record()
-	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) ||
+	if now.FilesystemErrors != 0 || now.Identity != was.Identity ||
 		*now.MountPoint(podA) != *was.MountPoint(podA) || *now.MountPoint(staging) != *was.MountPoint(staging) {
 		t.Errorf("%+v\nwas %+v", now, was)
 	}
@@ -361,7 +361,7 @@ func TestSameKnowsEveryField(t *testing.T) {
 	typ := reflect.TypeFor[healer.Record]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
-		if name == "LastHealthy" || name == "LastSeen" || name == "Newest" || name == "RestagingSince" {
+		if name == "LastSeen" || name == "Newest" || name == "RestagingSince" {
 			continue // of when, not of what
 		}
 		changed := healer.Record{MountPoints: []healer.MountPointRecord{{}}}

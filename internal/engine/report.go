@@ -23,8 +23,7 @@ func (e *Engine) report(ctx context.Context, r healer.Report, t *tries, checks b
 		}
 	}
 	r.Refused = t.refusals(r.Steps)
-	r.After.Conditions = append(r.After.Conditions, notEmpty(r.Steps)...)
-	r.After.Conditions = append(r.After.Conditions, stagedWithoutPod(r.Steps)...)
+	r.After.Conditions = append(r.After.Conditions, seenBySteps(r.Steps)...)
 	if !checks { // it costs a walk through all processes
 		e.reportHeld(ctx, &r)
 	}
@@ -45,26 +44,19 @@ func failEnded(steps []healer.Outcome, c healer.Case) {
 	}
 }
 
-// notEmpty returns a condition for each mount point at which a step found files in the
-// way: only a step looks for them, right before it would hide them.
-func notEmpty(steps []healer.Outcome) (found []healer.Condition) {
+// seenBySteps returns the conditions that only a step can see. It looks for files in the way right
+// before it would hide them, and asks right before a staged volume becomes usable whether a pod
+// still wants it: to unstage it is kubelet's business.
+func seenBySteps(steps []healer.Outcome) (found []healer.Condition) {
 	for _, o := range steps {
-		if errors.Is(o.Err, healer.ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY) {
+		switch {
+		case errors.Is(o.Err, healer.ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY):
 			found = append(found, healer.Condition{
 				Status: healer.Inaccessible, Reason: healer.TargetNotEmpty, MountPoint: o.MountPoint,
 				Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
 				Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
 			})
-		}
-	}
-	return found
-}
-
-// stagedWithoutPod returns a condition for each mount point at which the driver staged the
-// volume while the last pod went. To unstage it is kubelet's business.
-func stagedWithoutPod(steps []healer.Outcome) (found []healer.Condition) {
-	for _, o := range steps {
-		if errors.Is(o.Err, healer.ErrNotWanted) {
+		case errors.Is(o.Err, healer.ErrNotWanted):
 			found = append(found, healer.Condition{
 				Status: healer.Degraded, Reason: healer.StagedWithoutPod, MountPoint: o.MountPoint,
 				Message: "the driver staged the volume anew while the last pod that wanted it went",

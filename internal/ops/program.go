@@ -23,7 +23,6 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 		return a, err
 	}
 	_ = operation.KeepFilesPrivate() // the server may have inherited descriptors, and passed them on
-	began := time.Now()
 	p, err := startProgram(q)
 	if err != nil {
 		return a, fmt.Errorf("start %s: %w", q.Path, err)
@@ -35,7 +34,6 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	})
 	// It is not reaped before its group was killed: until then the number is its own.
 	_, err = retryEINTR(func() (int, error) { return 0, unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
-	a.Elapsed = time.Since(began)
 	if !timer.Stop() {
 		<-late
 		a.Late = true

@@ -39,7 +39,7 @@ func sample(volumeID string) healer.Record {
 			Propagation: facts.Propagation{Shared: 3, Master: 4, Unbindable: true}, ReadOnlySuper: true,
 			Dev: facts.Dev{Major: 8, Minor: 16}, MountID: 1 << 60,
 		}},
-		LastHealthy: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		LastSeen: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
 }
 

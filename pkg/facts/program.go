@@ -27,6 +27,5 @@ type ProgramResult struct {
 	// Cut is true if it wrote more than that, or if what it started still may.
 	Cut bool
 	// Late is true if it was killed at its deadline.
-	Late    bool
-	Elapsed time.Duration
+	Late bool
 }

@@ -274,6 +274,19 @@ func (c Case) Staged() (staged MountPoint, found bool) {
 	return staged, found
 }
 
+// OldestMount returns the lowest unique id of the volume's mounts of a superblock on the host: a
+// device number alone may be that of another one by now. It is 0 below Linux 6.8.
+func (c Case) OldestMount(dev facts.Dev) (id uint64) {
+	for _, p := range c.MountPoints {
+		for _, m := range p.Stack {
+			if p.InContainer == nil && m.Dev == dev && (id == 0 || m.ID < id) {
+				id = m.ID
+			}
+		}
+	}
+	return id
+}
+
 // RecordOfThisBoot reports whether device numbers and mount ids in the record still
 // mean anything.
 func (c Case) RecordOfThisBoot() bool { return c.Record != nil && c.Record.BootID == c.BootID }

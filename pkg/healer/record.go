@@ -31,10 +31,8 @@ type Record struct {
 	FilesystemErrors uint64 `json:"filesystemErrors,omitempty"`
 
 	MountPoints []MountPointRecord `json:"mountPoints"`
-	// LastHealthy is zero for a volume that was never healthy, LastSeen the time of
-	// this record.
-	LastHealthy time.Time `json:"lastHealthy,omitzero"`
-	LastSeen    time.Time `json:"lastSeen,omitzero"`
+	// LastSeen is the time of this record.
+	LastSeen time.Time `json:"lastSeen,omitzero"`
 	// Newest is a unique mount id that was the highest in the kernel when this was
 	// seen: a mount with a lower one and a recorded device is the volume's.
 	Newest uint64 `json:"newest,omitempty"`

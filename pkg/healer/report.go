@@ -44,8 +44,6 @@ type Report struct {
 	// HealFollows is true for a check of the loop that is about to heal what it found. It is
 	// false in the answer to a call.
 	HealFollows bool
-	// Elapsed is the time from the first observation to the last.
-	Elapsed time.Duration
 }
 
 // Verdict returns what became of the volume.

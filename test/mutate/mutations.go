@@ -94,7 +94,7 @@ var mutations = []mutation{
 		tests: "internal/engine", run: "TestDiffers|TestProveIdentityOfADevice|TestProveIdentityWithoutADevice",
 	},
 	{
-		name: "identity: a clone with the same filesystem UUID passes", file: "internal/engine/prove_identity.go",
+		name: "identity: a clone with the same filesystem UUID passes", file: "internal/engine/admit.go",
 		from: "id.DMUUID == \"\" && !named(c, staged)", to: "id.DMUUID == \"\" && staged.Path == \"-\"",
 		tests: "internal/engine", run: "TestDiffers|TestProveIdentityOfADevice|TestProveIdentityWithoutADevice",
 	},
@@ -109,7 +109,7 @@ var mutations = []mutation{
 		tests: "internal/engine", run: "TestProveOnNFS",
 	},
 	{
-		name: "identity: a stale root passes", file: "internal/engine/prove_identity.go",
+		name: "identity: a stale root passes", file: "internal/engine/admit.go",
 		from: "case mountPoint.Stale():", to: "case mountPoint.Stale() && false:",
 		tests: "internal/engine", run: "TestProveIdentityWithoutADevice",
 	},

@@ -63,7 +63,7 @@ func volume(driver, fsType string) healer.Case {
 	c.Record = &healer.Record{
 		Version: healer.RecordVersion, Driver: driver, VolumeID: handle, BootID: c.BootID,
 		FSType: fsType, Source: sb.Source, Identity: identity, Newest: c.Newest,
-		LastHealthy: c.BootTime.Add(time.Hour), LastSeen: c.BootTime.Add(time.Hour),
+		LastSeen: c.BootTime.Add(time.Hour),
 	}
 	if sb.Device != nil {
 		c.Record.DiskSeq = sb.Device.DiskSeq

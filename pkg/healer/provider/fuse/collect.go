@@ -91,7 +91,7 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, dev facts.Dev) (g
 	kept, _ := p.silences.Get(dev)
 	before, _ := kept.(silence)
 	got.silent = before.next(observed{
-		mount: oldest(c, dev), answer: c.Superblocks[dev].Answer, drains: got.drains(), now: time.Now(),
+		mount: c.OldestMount(dev), answer: c.Superblocks[dev].Answer, drains: got.drains(), now: time.Now(),
 	})
 	p.silences.Add(dev, got.silent)
 	if !got.silent.long() {

@@ -104,9 +104,10 @@ func TestOneQuestionForEachStorage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(b.engine.collections.busy) != 0 {
-		t.Errorf("left: %v", b.engine.collections.busy)
-	}
+	b.engine.asked.Range(func(left, _ any) bool {
+		t.Errorf("left: %v", left)
+		return true
+	})
 }
 
 // Any provider may know that the source of another one's step is lost.
