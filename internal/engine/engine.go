@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
-	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/internal/node"
@@ -130,58 +128,6 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
-}
-
-// Heal checks a volume, heals it as far as it may, and reports. A sick volume
-// is a report; an error means that the question could not be answered. The
-// work has its own deadline, not the caller's: Heal goes on when ctx ends, and
-// until it returns the volume is busy for others.
-func (e *Engine) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	return e.call(ctx, v, false)
-}
-
-// Check is Heal without a step and without a write. Several checks of a volume may run
-// at once; while a heal runs, or begins, the volume is busy for them.
-func (e *Engine) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	return e.call(ctx, v, true)
-}
-
-func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer.Report, error) {
-	if !e.begin() {
-		return healer.Report{}, healer.ErrShuttingDown
-	}
-	defer e.running.Done()
-	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
-	if v.StagingPath != "" {
-		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
-	}
-	lock, err := e.locks.lock(checks, keys...)
-	if err != nil {
-		return healer.Report{}, err
-	}
-	// The caller may leave; what was begun is finished all the same.
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
-	defer cancel()
-	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
-	report, err := e.guarded(work, v, lock)
-	lock.unlock(stuckWorkers(report, err))
-	if ctx.Err() != nil {
-		klog.FromContext(work).Info("The work ended after its caller had left",
-			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
-	}
-	return report, err
-}
-
-// guarded turns a panic into an error: it would otherwise end the server, and
-// with it the work on all other volumes.
-func (e *Engine) guarded(ctx context.Context, v healer.Volume, lock *volumeLock) (r healer.Report, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(v, p), "stack", string(debug.Stack()))
-			r, err = healer.Report{}, healer.Failed("internal error, see the log", nil)
-		}
-	}()
-	return e.heal(ctx, v, lock)
 }
 
 func (e *Engine) begin() bool {

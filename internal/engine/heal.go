@@ -1,10 +1,71 @@
+// Package engine takes one volume from a request to a proven answer.
+//
+// Engine.Heal locks the volume (locks.go); Engine.heal is the whole call on one screen, and names
+// the file of each of its parts. What the engine needs of the node is the interface Node
+// (engine.go); it touches no mount and no device itself.
 package engine
 
 import (
 	"context"
+	"runtime/debug"
+	"slices"
+
+	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
+
+// Heal checks a volume, heals it as far as it may, and reports. A sick volume
+// is a report; an error means that the question could not be answered. The
+// work has its own deadline, not the caller's: Heal goes on when ctx ends, and
+// until it returns the volume is busy for others.
+func (e *Engine) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	return e.call(ctx, v, false)
+}
+
+// Check is Heal without a step and without a write. Several checks of a volume may run
+// at once; while a heal runs, or begins, the volume is busy for them.
+func (e *Engine) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	return e.call(ctx, v, true)
+}
+
+func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer.Report, error) {
+	if !e.begin() {
+		return healer.Report{}, healer.ErrShuttingDown
+	}
+	defer e.running.Done()
+	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
+	if v.StagingPath != "" {
+		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
+	}
+	lock, err := e.locks.lock(checks, keys...)
+	if err != nil {
+		return healer.Report{}, err
+	}
+	// The caller may leave; what was begun is finished all the same.
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
+	defer cancel()
+	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
+	report, err := e.guarded(work, v, lock)
+	lock.unlock(stuckWorkers(report, err))
+	if ctx.Err() != nil {
+		klog.FromContext(work).Info("The work ended after its caller had left",
+			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
+	}
+	return report, err
+}
+
+// guarded turns a panic into an error: it would otherwise end the server, and
+// with it the work on all other volumes.
+func (e *Engine) guarded(ctx context.Context, v healer.Volume, lock *volumeLock) (r healer.Report, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(v, p), "stack", string(debug.Stack()))
+			r, err = healer.Report{}, healer.Failed("internal error, see the log", nil)
+		}
+	}()
+	return e.heal(ctx, v, lock)
+}
 
 // heal is one call, on one screen. It ends because every step runs at most once per mount point.
 func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Report, error) {
@@ -14,12 +75,12 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 	}
 	t := newTries()
 	for first := true; ; first = false {
-		c, failures, err := e.examine(ctx, v, lock) // observe.go: what is there; diagnose.go: what providers ask
+		c, failures, err := e.examine(ctx, v, lock) // observe.go, collect.go: what is there
 		if err != nil {
 			return report, err
 		}
 		failEnded(report.Steps, c)   // report.go
-		d := e.diagnose(c, failures) // diagnose.go: what is wrong, and which steps there are
+		d := e.diagnose(c, failures) // below: what is wrong, and which steps there are
 		if report.Driver, report.After = c.Driver, d; first {
 			report.Before = d
 		}
@@ -56,4 +117,47 @@ func (e *Engine) examine(ctx context.Context, v healer.Volume, lock *volumeLock)
 	}
 	failures := e.collect(ctx, &c)
 	return c, failures, lock.current()
+}
+
+// diagnose asks every provider but those that could not collect. One provider's error
+// hides no other's finding.
+func (e *Engine) diagnose(c healer.Case, failures []healer.ProviderFailure) healer.Diagnosis {
+	d := healer.Diagnosis{Case: c, Failures: failures}
+	for _, p := range e.cfg.Providers {
+		if slices.ContainsFunc(failures, func(f healer.ProviderFailure) bool { return f.Provider == p.Name() }) {
+			continue
+		}
+		c.Found = slices.Clip(d.Conditions)
+		f, err := p.Examine(c)
+		if err != nil {
+			d.Failures = append(d.Failures, healer.ProviderFailure{Provider: p.Name(), Err: err})
+			continue
+		}
+		if !f.Mine {
+			continue
+		}
+		d.Conditions = append(d.Conditions, f.Conditions...)
+		for _, s := range f.Steps {
+			s.Provider = p.Name()
+			d.Steps = append(d.Steps, s)
+		}
+	}
+	e.exclude(d)
+	return d
+}
+
+// exclude refuses the steps beside which a provider's own must run alone.
+func (e *Engine) exclude(d healer.Diagnosis) {
+	for _, p := range e.cfg.Providers {
+		x, excludes := p.(healer.Excluder)
+		if !excludes {
+			continue
+		}
+		why := x.Excludes(d.Case)
+		for i, s := range d.Steps {
+			if s.Provider != p.Name() && s.Refused == "" {
+				d.Steps[i].Refused = why
+			}
+		}
+	}
 }

@@ -457,7 +457,7 @@ both_lost() {
 	expect_verdict abnormal true
 	expect_reason StagingNotMounted
 	expect_reason rebind
-	expect_reason 'the staged mount to bind from is gone'
+	expect_reason 'the staged mount is gone'
 	check 'the mount table is the same before and after' is "$(mounts)" "$before"
 	check 'the bare directory is still empty' test -z "$(ls -A "$published")"
 }

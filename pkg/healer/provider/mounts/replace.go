@@ -98,13 +98,9 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (fact
 	if !beneath {
 		return none, "the directory of the dead mount does not lie below the staged one"
 	}
-	return facts.RebindPlan{
-		Staged: now, Sub: sub, Target: mp.Path, Attr: was.Attr,
-		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
-		Shared:  was.Propagation.Shared != 0,
-		Ended:   c.Superblocks[was.Dev].Shutdown,
-		Stale:   facts.IsNFS(was.FSType),
-	}, ""
+	plan := planOf(mp, staged, sub, was.Attr, was.Propagation)
+	plan.Ended, plan.Stale = c.Superblocks[was.Dev].Shutdown, facts.IsNFS(was.FSType)
+	return plan, ""
 }
 
 // publishedAsStaged reports whether the driver publishes what it stages, and nothing

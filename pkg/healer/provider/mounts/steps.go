@@ -67,7 +67,8 @@ func offered(s healer.Step, refused string, run func(ctx context.Context, revali
 	return s
 }
 
-// planRebind returns what a rebind would do, or why there must be none.
+// planRebind returns what a rebind would do, or why there must be none. Nothing at the mount point
+// shows how it was mounted: the record does.
 func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, string) {
 	var none facts.RebindPlan
 	wantStaged := c.Record.Staged()
@@ -76,42 +77,40 @@ func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, 
 		return none, "the volume was never seen healthy at this mount point, so how it was mounted is not known"
 	case wantStaged == nil:
 		return none, "the volume has no staged mount to bind from"
-	case len(staged.Stack) == 0:
-		return none, "the staged mount to bind from is gone"
+	}
+	if why := unfit(c, staged); why != "" {
+		return none, why
+	}
+	switch {
 	case len(staged.Stack) > 1:
 		return none, "several mounts are stacked on the staging path"
-	case wantStaged.Path != staged.Path:
-		return none, "the recorded staging path is another one"
 	case mp.Want.Dev != wantStaged.Dev:
 		return none, "what was published there was not the staged filesystem"
 	case facts.IsNFS(staged.Stack[0].FSType) && mp.Want.Source != staged.Stack[0].Source:
 		return none, "the mount point is not known to have shown the directory of the server that is staged"
 	case mp.Want.Attr.Has(facts.AttrIDMap) != staged.Stack[0].Attr.Has(facts.AttrIDMap):
 		return none, "the recorded mount had another ID mapping than the staged one"
+	case interrupted(c, mp) && mp.Dev() != staged.Dev():
+		return none, "the placeholder there is not of the staged filesystem"
 	}
 	for _, cond := range c.Found {
 		if cond.MountPoint == mp.Path && cond.Disables() && cond.Reason != healer.NotMounted {
 			return none, notHealthy(cond)
 		}
 	}
-	if sick, found := c.Unusable(staged); found {
-		return none, notHealthy(sick)
-	}
-	if interrupted(c, mp) && mp.Dev() != staged.Dev() {
-		return none, "the placeholder there is not of the staged filesystem"
-	}
 	sub, beneath := facts.Below(wantStaged.Root, mp.Want.Root)
 	if !beneath {
 		return none, "the recorded directory does not lie below the staged one"
 	}
+	return planOf(mp, staged, sub, mp.Want.Attr, mp.Want.Propagation), ""
+}
+
+// planOf returns what puts a directory of the staged mount at a mount point.
+func planOf(mp, staged healer.MountPoint, sub string, attr facts.Attr, was facts.Propagation) facts.RebindPlan {
 	return facts.RebindPlan{
-		Staged:  staged.Stack[0],
-		Sub:     sub,
-		Target:  mp.Path,
-		Attr:    mp.Want.Attr,
-		Private: mp.Want.Propagation.Shared == 0 && mp.Want.Propagation.Master == 0,
-		Shared:  mp.Want.Propagation.Shared != 0,
-	}, ""
+		Staged: staged.Stack[0], Sub: sub, Target: mp.Path, Attr: attr,
+		Private: was.Shared == 0 && was.Master == 0, Shared: was.Shared != 0,
+	}
 }
 
 func notHealthy(c healer.Condition) string {

@@ -152,7 +152,7 @@ func TestRebindIsRefused(t *testing.T) {
 		{"never seen healthy at this mount point", []func(*healer.Case){unrecorded, lost}},
 		{"never seen healthy at this mount point", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
 		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1] }}},
-		{"the staged mount to bind from is gone", []func(*healer.Case){lost, stagingLost}},
+		{"the staged mount is gone", []func(*healer.Case){lost, stagingLost}},
 		{"several mounts are stacked on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
 			c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2)
 		}}},
