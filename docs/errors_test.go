@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 
 	"github.com/csi-addons/node-healer/internal/gateway"
@@ -52,8 +53,9 @@ func TestErrorsPage(t *testing.T) {
 func statusTable() string {
 	table := "| code | reason | tier | type |\n|---|---|---|---|\n"
 	for _, r := range nodeserver.ErrorRows() {
+		name := rpccode.Code(r.Code).String()
 		tier, kind := cmp.Or(string(r.Class.Tier), "of the cause"), cmp.Or(string(r.Class.Type), "of the cause")
-		table += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Reason, tier, kind)
+		table += fmt.Sprintf("| %s | %s | %s | %s |\n", name, r.Reason, tier, kind)
 	}
 	return table
 }
@@ -61,7 +63,8 @@ func statusTable() string {
 func gatewayTable() string {
 	table := "| code | reason | tier | type | when |\n|---|---|---|---|---|\n"
 	for _, r := range gateway.StatusRows() {
-		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Name, r.Reason, r.Class.Tier, r.Class.Type, r.When)
+		name := rpccode.Code(r.Code).String()
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", name, r.Reason, r.Class.Tier, r.Class.Type, r.When)
 	}
 	return table
 }

@@ -250,7 +250,7 @@ func TestOnlyTheContractsCodes(t *testing.T) {
 	contract := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.Aborted, codes.Unauthenticated, codes.Unknown}
 	for _, r := range StatusRows() {
 		if !slices.Contains(contract, r.Code) {
-			t.Errorf("%s is not in the contract", r.Name)
+			t.Errorf("%s is not in the contract", r.Code)
 		}
 	}
 }

@@ -19,7 +19,6 @@ import (
 // the reason in google.rpc.ErrorInfo, and the class.
 type StatusRow struct {
 	Code   codes.Code
-	Name   string
 	Reason string
 	Class  api.Class
 	// When says in which case.
@@ -28,27 +27,27 @@ type StatusRow struct {
 
 var (
 	credentialsRefused = StatusRow{
-		codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED",
+		codes.Unauthenticated, "CREDENTIALS_REFUSED",
 		api.Class{Tier: api.Terminal, Type: api.TypePermission},
 		"the token is missing or not accepted, or its user lacks the right; or the gateway lacks the right to ask the API",
 	}
 	callerNotChecked = StatusRow{
-		codes.Unauthenticated, "UNAUTHENTICATED", "CALLER_NOT_CHECKED",
+		codes.Unauthenticated, "CALLER_NOT_CHECKED",
 		api.Class{Tier: api.Transient, Type: api.TypeExecution},
 		"the API does not answer who the caller is and what it may do, or was asked about too many tokens",
 	}
 	nodeHealerUnreachable = StatusRow{
-		codes.Aborted, "ABORTED", "NODE_HEALER_UNREACHABLE",
+		codes.Aborted, "NODE_HEALER_UNREACHABLE",
 		api.Class{Tier: api.Transient, Type: api.TypeExecution},
 		"the server of this node cannot be reached, or the connection to it ended during the call; or too many callers use reflection",
 	}
 	methodNotOffered = StatusRow{
-		codes.Unimplemented, "UNIMPLEMENTED", "NOT_OFFERED",
+		codes.Unimplemented, "NOT_OFFERED",
 		api.Class{Tier: api.Terminal, Type: api.TypeValidation},
 		"a method that the gateway does not pass on",
 	}
 	operationFailed = StatusRow{
-		codes.Unknown, "UNKNOWN", "OPERATION_FAILED",
+		codes.Unknown, "OPERATION_FAILED",
 		api.Class{Tier: api.Retriable, Type: api.TypeUnknown},
 		"anything else",
 	}

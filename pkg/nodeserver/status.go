@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -16,18 +17,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-const (
-	// statusBytes bounds the text of an error: it is sent in a header, for which callers
-	// have limits of their own.
-	statusBytes = 1024
-)
+// statusBytes bounds the text of an error: it is sent in a header, for which callers have
+// limits of their own.
+const statusBytes = 1024
 
 // ErrorRow is what one kind of error becomes: a code of the contract, the reason in
 // google.rpc.ErrorInfo, and the class by healer.Classify, which says whether another try
 // may help.
 type ErrorRow struct {
+	fits   func(error) bool
 	Code   codes.Code
-	Name   string
 	Reason string
 	// Class is that of the cause where it is empty.
 	Class api.Class
@@ -35,28 +34,19 @@ type ErrorRow struct {
 
 // ErrorRows returns the one table of errors; docs/errors.md prints it. The handlers
 // return its codes and no other.
-func ErrorRows() []ErrorRow {
-	rows := make([]ErrorRow, 0, len(errorRows))
-	for _, e := range errorRows {
-		rows = append(rows, e.ErrorRow)
-	}
-	return rows
-}
+func ErrorRows() []ErrorRow { return slices.Clone(errorRows) }
 
 // errorRows has the most particular error first; what fits none is the last. Only
 // KindDisabled and errNotOffered are UNIMPLEMENTED, which tells callers not to try again.
-var errorRows = []struct {
-	fits func(error) bool
-	ErrorRow
-}{
-	{isShuttingDown, ErrorRow{codes.Aborted, "ABORTED", "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)}},
-	{isNotOffered, ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "NOT_OFFERED", class(healer.KindDisabled)}},
-	{isKind(healer.KindInvalid), ErrorRow{codes.InvalidArgument, "INVALID_ARGUMENT", "INVALID_REQUEST", class(healer.KindInvalid)}},
-	{isKind(healer.KindNotFound), ErrorRow{codes.NotFound, "NOT_FOUND", "VOLUME_NOT_FOUND", class(healer.KindNotFound)}},
-	{isKind(healer.KindBusy), ErrorRow{codes.Aborted, "ABORTED", "VOLUME_BUSY", class(healer.KindBusy)}},
-	{isKind(healer.KindUnauthenticated), ErrorRow{codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)}},
-	{isKind(healer.KindDisabled), ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "DISABLED", class(healer.KindDisabled)}},
-	{func(error) bool { return true }, ErrorRow{codes.Unknown, "UNKNOWN", "OPERATION_FAILED", api.Class{}}},
+var errorRows = []ErrorRow{
+	{isShuttingDown, codes.Aborted, "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)},
+	{isNotOffered, codes.Unimplemented, "NOT_OFFERED", class(healer.KindDisabled)},
+	{isKind(healer.KindInvalid), codes.InvalidArgument, "INVALID_REQUEST", class(healer.KindInvalid)},
+	{isKind(healer.KindNotFound), codes.NotFound, "VOLUME_NOT_FOUND", class(healer.KindNotFound)},
+	{isKind(healer.KindBusy), codes.Aborted, "VOLUME_BUSY", class(healer.KindBusy)},
+	{isKind(healer.KindUnauthenticated), codes.Unauthenticated, "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)},
+	{isKind(healer.KindDisabled), codes.Unimplemented, "DISABLED", class(healer.KindDisabled)},
+	{func(error) bool { return true }, codes.Unknown, "OPERATION_FAILED", api.Class{}},
 }
 
 func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDown) }
@@ -78,35 +68,14 @@ func refused(format string, args ...any) error {
 	return toStatus(&healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf(format, args...)})
 }
 
-// toStatus returns an error as a gRPC status with details. A status that the engine got
-// from another call (a driver's answer, say) becomes text: its code is about that call.
+// toStatus returns an error as a gRPC status with details, of which nothing is what a request
+// or a volume holds. A status that the engine got from another call (a driver's answer, say)
+// becomes text: its code is about that call.
 func toStatus(err error) error {
-	row := rowOf(err)
-	s := status.New(row.Code, printable.Line(err.Error(), statusBytes))
-	detailed, failed := s.WithDetails(details(row, err)...)
-	if failed != nil { // they cannot be encoded; the code says the most
-		return s.Err()
+	row := errorRows[slices.IndexFunc(errorRows, func(r ErrorRow) bool { return r.fits(err) })]
+	if row.Class == (api.Class{}) {
+		row.Class = healer.Classify("", "", err)
 	}
-	return detailed.Err()
-}
-
-// rowOf returns the row of an error with its class.
-func rowOf(err error) ErrorRow {
-	for _, e := range errorRows {
-		if !e.fits(err) {
-			continue
-		}
-		if e.Class == (api.Class{}) {
-			e.Class = healer.Classify("", "", err)
-		}
-		return e.ErrorRow
-	}
-	return ErrorRow{} // the last row fits everything
-}
-
-// details returns what a program needs to know of an error: nothing that a request or a
-// volume holds is in it.
-func details(row ErrorRow, err error) []protoadapt.MessageV1 {
 	known := map[string]string{"tier": string(row.Class.Tier), "error_type": string(row.Class.Type)}
 	if step := healer.StepOf(err); step != "" {
 		known["step"] = step
@@ -114,9 +83,14 @@ func details(row ErrorRow, err error) []protoadapt.MessageV1 {
 	if errno := healer.ErrnoName(err); errno != "" {
 		known["errno"] = errno
 	}
-	all := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: api.ErrorDomain, Metadata: known}}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: api.ErrorDomain, Metadata: known}}
 	if after, again := retry.After(row.Class, 1); again && row.Class.Tier != api.Terminal {
-		all = append(all, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	}
-	return all
+	s := status.New(row.Code, printable.Line(err.Error(), statusBytes))
+	detailed, failed := s.WithDetails(details...)
+	if failed != nil { // they cannot be encoded; the code says the most
+		return s.Err()
+	}
+	return detailed.Err()
 }
