@@ -118,11 +118,8 @@ func release() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// What docs/kernels.md says of kernels below a version.
-var (
-	kernelNeeded = regexp.MustCompile(`A heal needs Linux (\d+)\.(\d+)`)
-	kernelLess   = regexp.MustCompile(`(?m)^- (Below (\d+)\.(\d+) .*)$`)
-)
+// kernelLine is what docs/kernels.md says of kernels below a version.
+var kernelLine = regexp.MustCompile(`(?m)^(A heal needs Linux|- Below) (\d+)\.(\d+).*$`)
 
 // kernel goes by the version, as the page does: a distribution may have brought back more.
 func kernel(release string) examined {
@@ -130,18 +127,16 @@ func kernel(release string) examined {
 	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
 		return examined{"kernel", missing, fmt.Sprintf("its version cannot be told from %q", release)}
 	}
-	below := func(version []string) bool {
-		wantMajor, _ := strconv.Atoi(version[0])
-		wantMinor, _ := strconv.Atoi(version[1])
-		return cmp.Or(cmp.Compare(major, wantMajor), cmp.Compare(minor, wantMinor)) < 0
-	}
-	if needed := kernelNeeded.FindStringSubmatch(docs.Kernels); below(needed[1:]) {
-		return examined{"kernel", missing, fmt.Sprintf("Linux %s; %s.%s is needed: update it", release, needed[1], needed[2])}
-	}
 	var lacks []string
-	for _, line := range kernelLess.FindAllStringSubmatch(docs.Kernels, -1) {
-		if below(line[2:]) {
-			lacks = append(lacks, plain(line[1]))
+	for _, line := range kernelLine.FindAllStringSubmatch(docs.Kernels, -1) {
+		sinceMajor, _ := strconv.Atoi(line[2])
+		sinceMinor, _ := strconv.Atoi(line[3])
+		switch {
+		case cmp.Or(cmp.Compare(major, sinceMajor), cmp.Compare(minor, sinceMinor)) >= 0:
+		case !strings.HasPrefix(line[0], "- "):
+			return examined{"kernel", missing, fmt.Sprintf("Linux %s; %s.%s is needed: update it", release, line[2], line[3])}
+		default:
+			lacks = append(lacks, plain(strings.TrimPrefix(line[0], "- ")))
 		}
 	}
 	if len(lacks) > 0 {

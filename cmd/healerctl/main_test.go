@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -212,14 +213,14 @@ func TestAudit(t *testing.T) {
 // watch says each state once, and ends when it is interrupted.
 func TestChangesAreSaidOnce(t *testing.T) {
 	var out bytes.Buffer
-	said := map[volumeKey]string{}
+	said := map[string]string{}
 	v := &adminpb.Volume{Driver: "d", VolumeId: hostile}
 	for _, verdict := range []string{"", "", "healthy", "healthy", "abnormal"} {
 		v.Verdict = verdict
 		if v.Reasons = nil; verdict == "abnormal" {
 			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "DryRun: nothing is changed"
 		}
-		if err := printChanges(&out, []*adminpb.Volume{v}, true, said); err != nil {
+		if err := printChanges(&out, listing{volumes: []*adminpb.Volume{v}}, said); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -373,17 +374,17 @@ func TestListObeysNoTerminal(t *testing.T) {
 // What was said last of a volume that is gone is not left standing; one that comes back is new.
 func TestVolumeThatIsGone(t *testing.T) {
 	var out bytes.Buffer
-	said := map[volumeKey]string{}
+	said := map[string]string{}
 	sick := []*adminpb.Volume{{Driver: "d", VolumeId: "v", Verdict: "abnormal"}}
-	if err := printChanges(&out, sick, true, said); err != nil {
+	if err := printChanges(&out, listing{volumes: sick}, said); err != nil {
 		t.Fatal(err)
 	}
-	for _, whole := range []bool{false, true, true} {
-		if err := printChanges(&out, nil, whole, said); err != nil {
+	for _, unlisted := range []error{errors.New("some are hidden"), nil, nil} {
+		if err := printChanges(&out, listing{unlisted: unlisted}, said); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := printChanges(&out, sick, true, said); err != nil {
+	if err := printChanges(&out, listing{volumes: sick}, said); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -101,7 +101,7 @@ func newWatch(dial dialer) *cobra.Command {
 		Use: "watch", Short: "Print what checks and heals show, the node's own and others', whenever that changes, until interrupted", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return dial(func(client adminpb.AdminClient) error {
-				said, note := map[volumeKey]string{}, ""
+				said, note := map[string]string{}, ""
 				for {
 					list, err := listVolumes(c.Context(), client)
 					switch {
@@ -114,7 +114,7 @@ func newWatch(dial dialer) *cobra.Command {
 						note = list.note
 						_, _ = fmt.Fprint(c.ErrOrStderr(), note)
 					}
-					if err := printChanges(c.OutOrStdout(), list.volumes, list.unlisted == nil, said); err != nil {
+					if err := printChanges(c.OutOrStdout(), list, said); err != nil {
 						return err
 					}
 					select {
@@ -128,44 +128,29 @@ func newWatch(dial dialer) *cobra.Command {
 	}
 }
 
-// printChanges prints a line for each volume of which another one was said before, then one
-// for each that is there no more, if these are all that there are: what was said of it last
-// is not so any longer.
-func printChanges(w io.Writer, volumes []*adminpb.Volume, whole bool, said map[volumeKey]string) error {
-	gone := maps.Clone(said)
-	for _, v := range volumes {
-		key, says := volumeKey{v.GetDriver(), v.GetVolumeId()}, health(v)
-		delete(gone, key)
-		if said[key] == says {
-			continue
-		}
-		said[key] = says
-		if err := printChange(w, key, says, v.GetVerdict()); err != nil {
-			return err
-		}
+// printChanges prints a line for each volume of which another one was said before, by driver and
+// ID, then one for each that is there no more, if these are all that there are: what was said of it
+// last is not so any longer.
+func printChanges(w io.Writer, list listing, said map[string]string) (err error) {
+	say := func(of, says, verdict string) {
+		line := printable.Line(time.Now().Format(time.TimeOnly)+"  "+of+"  "+says, maxCellBytes)
+		_, failed := fmt.Fprintln(w, painted(w, verdict, line))
+		err = cmp.Or(err, failed)
 	}
-	if !whole {
-		return nil
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(gone), compareKeys) {
-		delete(said, key)
-		if err := printChange(w, key, "no longer listed", ""); err != nil {
-			return err
+	now := map[string]string{}
+	for _, v := range list.volumes {
+		of := v.GetDriver() + "  " + v.GetVolumeId()
+		if now[of] = health(v); said[of] != now[of] {
+			say(of, now[of], v.GetVerdict())
 		}
 	}
-	return nil
-}
-
-// volumeKey names a volume: two drivers may use the same ID.
-type volumeKey struct{ driver, id string }
-
-func compareKeys(x, y volumeKey) int {
-	return cmp.Or(cmp.Compare(x.driver, y.driver), cmp.Compare(x.id, y.id))
-}
-
-func printChange(w io.Writer, of volumeKey, says, verdict string) error {
-	line := printable.Line(fmt.Sprintf("%s  %s  %s  %s", time.Now().Format(time.TimeOnly), of.driver, of.id, says), maxCellBytes)
-	_, err := fmt.Fprintln(w, painted(w, verdict, line))
+	for _, of := range slices.Sorted(maps.Keys(said)) {
+		if _, listed := now[of]; !listed && list.unlisted == nil {
+			delete(said, of)
+			say(of, "no longer listed", "")
+		}
+	}
+	maps.Copy(said, now)
 	return err
 }
 

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 )
@@ -29,22 +28,21 @@ var (
 
 // api reads with the caller's rights, for an answer.
 type api struct {
+	Config
 	kube.Client
 	*Answer
 
 	// secrets reads metadata only.
 	secrets metadata.Interface
-	// namespace is that of the subject.
-	namespace string
 }
 
-func connect(config *rest.Config, namespace string) (*api, error) {
-	objects, err := dynamic.NewForConfig(config)
+func connect(c Config) (*api, error) {
+	objects, err := dynamic.NewForConfig(c.API)
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := metadata.NewForConfig(config)
-	return &api{kube.Client{Interface: objects}, &Answer{}, secrets, namespace}, err
+	secrets, err := metadata.NewForConfig(c.API)
+	return &api{c, kube.Client{Interface: objects}, &Answer{}, secrets}, err
 }
 
 // read notes what could not be read, and reports whether it was. Which right is missing is in

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,7 +67,7 @@ func (c *cosi) secretFor(claim string) string {
 func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	a, err := connect(c.API, c.Namespace)
+	a, err := connect(c)
 	if err != nil {
 		return nil, err
 	}
@@ -101,19 +100,16 @@ func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 			a.provisioning(b, "Bucket", "DriverCreateBucket")
 		}
 	}
-	var accesses []*cosi
 	err = kube.Each(ctx, a.Client, kind("bucketaccesses"), c.Namespace, "", func(access *cosi) {
-		if access.secretFor(name) != "" {
-			accesses = append(accesses, access)
+		secret := access.secretFor(name)
+		if secret == "" {
+			return
+		}
+		if a.provisioning(access, "BucketAccess", "DriverGrantBucketAccess"); access.ready() {
+			a.credentials(ctx, secret)
 		}
 	})
 	a.read("BucketAccesses", err)
-	for _, access := range accesses {
-		a.provisioning(access, "BucketAccess", "DriverGrantBucketAccess")
-		if access.ready() {
-			a.credentials(ctx, access.secretFor(name))
-		}
-	}
 	a.sort()
 	return a.Answer, nil
 }
@@ -122,8 +118,8 @@ func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 func (a *api) provisioning(c *cosi, kind, call string) {
 	name := kind + " " + c.Name
 	describe := "kubectl describe " + strings.ToLower(kind) + " " + c.Name
-	if a.namespace != "" && kind != "Bucket" {
-		describe += " -n " + a.namespace
+	if a.Namespace != "" && kind != "Bucket" {
+		describe += " -n " + a.Namespace
 	}
 	if c.DeletionTimestamp != nil {
 		a.add("DeletePending", fmt.Sprintf("%s was deleted at %s, and waits for %s", name, c.DeletionTimestamp.Format(time.RFC3339), strings.Join(c.Finalizers, ", ")),
@@ -139,22 +135,13 @@ func (a *api) provisioning(c *cosi, kind, call string) {
 
 // retries says what COSI does about a driver's answer.
 func retries(message, call string) string {
-	if codeIn(message) == "" {
-		return ""
-	}
-	var code strings.Builder // InvalidArgument is INVALID_ARGUMENT
-	for i, r := range codeIn(message) {
-		if i > 0 && unicode.IsUpper(r) {
-			code.WriteByte('_')
-		}
-		code.WriteRune(unicode.ToUpper(r))
-	}
+	code := codeIn(message)
 	for _, row := range bucket.COSICodes() {
-		if row.Code != "any other" && row.Code != code.String() || row.Call != "" && row.Call != call {
-			continue
+		named := strings.EqualFold(strings.ReplaceAll(row.Code, "_", ""), code) || row.Code == "any other" // INVALID_ARGUMENT is InvalidArgument
+		if code != "" && named && (row.Call == "" || row.Call == call) {
+			does := map[bool]string{true: "tried again", false: "given up"}
+			return fmt.Sprintf(". %s: %s by COSI's specification, %s by the stricter proposal", code, does[row.Retried], does[row.RetriedStrictly])
 		}
-		does := map[bool]string{true: "tried again", false: "given up"}
-		return fmt.Sprintf(". %s: %s by COSI's specification, %s by the stricter proposal", &code, does[row.Retried], does[row.RetriedStrictly])
 	}
 	return ""
 }
@@ -162,7 +149,7 @@ func retries(message, call string) string {
 // credentials names the pods that were started before a Secret last changed. Of the Secret
 // its metadata is read only.
 func (a *api) credentials(ctx context.Context, name string) {
-	secret, err := a.secrets.Resource(secrets).Namespace(a.namespace).Get(ctx, name, metav1.GetOptions{})
+	secret, err := a.secrets.Resource(secrets).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		a.add("SecretMissing", "Secret "+name+" does not exist", "see the log of the driver's pod (COSI's sidecar writes it)")
 	}
@@ -179,7 +166,7 @@ func (a *api) credentials(ctx context.Context, name string) {
 		a.Unread = append(a.Unread, "when Secret "+name+" last changed: not known (its managedFields do not say)")
 		return
 	}
-	err = kube.Each(ctx, a.Client, pods, a.namespace, "", func(pod *corev1.Pod) {
+	err = kube.Each(ctx, a.Client, pods, a.Namespace, "", func(pod *corev1.Pod) {
 		how := uses(pod, name)
 		if how == "" || !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 			return c.State.Running != nil && c.State.Running.StartedAt.Time.Before(changed)

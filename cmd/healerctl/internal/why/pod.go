@@ -32,7 +32,6 @@ type Config struct {
 // podCase is what is known of a pod.
 type podCase struct {
 	*api
-	Config
 
 	pod *corev1.Pod
 	// mounting is true while the pod waits for its volumes, stopping when it was deleted.
@@ -49,7 +48,7 @@ type volume struct {
 
 // Pod says why a pod does not start, stop or read.
 func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
-	a, err := connect(c.API, c.Namespace)
+	a, err := connect(c)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +62,7 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 			// By a wrong name the node would have no pods, and all their directories would be leftovers.
 			return nil, fmt.Errorf("%s, and of this node nothing is said: %w (--node)", a.Subject, err)
 		}
-		gone := &podCase{api: a, Config: c, pod: &corev1.Pod{}}
+		gone := &podCase{api: a, pod: &corev1.Pod{}}
 		gone.onNode(ctx)
 		if a.sort(); len(a.Causes) == 0 {
 			return nil, err
@@ -72,7 +71,7 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 	case err != nil:
 		return nil, err
 	}
-	p := &podCase{api: a, Config: c, pod: pod}
+	p := &podCase{api: a, pod: pod}
 	p.state()
 	for _, v := range pod.Spec.Volumes {
 		p.volume(asking, v)

@@ -29,8 +29,8 @@ func waiting(t *testing.T, objects ...runtime.Object) *podCase {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid"}, Spec: corev1.PodSpec{NodeName: "here"}}
 	return &podCase{
-		api:    &api{Client: kube.Client{Interface: fake.NewSimpleDynamicClient(scheme, objects...)}, namespace: "shop", Answer: &Answer{}},
-		Config: Config{Namespace: "shop", Program: "healerctl"}, pod: pod, mounting: true,
+		api: &api{Client: kube.Client{Interface: fake.NewSimpleDynamicClient(scheme, objects...)}, Config: Config{Namespace: "shop", Program: "healerctl"}, Answer: &Answer{}},
+		pod: pod, mounting: true,
 	}
 }
 
