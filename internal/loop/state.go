@@ -31,9 +31,6 @@ func (l *Loop) states() healer.LoopState {
 	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
 	for _, v := range l.known.all {
 		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed}
-		for _, p := range v.paths {
-			s.Paths = append(s.Paths, p.Path)
-		}
 		if v.sick != nil {
 			s.Since, s.Tries, s.Left = v.sick.since, v.tries, v.sick.leftAlone()
 		}

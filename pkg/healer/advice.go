@@ -2,6 +2,7 @@ package healer
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -19,12 +20,11 @@ const (
 	adviceStop
 	// adviceRepair is about what is behind the mount: the disk, the server, the daemon.
 	adviceRepair
-	// adviceDelete may delete pods, or unmount. The advice of reasons that this table does not
-	// have counts as such.
+	// adviceDelete may delete pods, or unmount. The advice of a vendor's reasons counts as such.
 	adviceDelete
 )
 
-// adviceOf is the one table of what comes first.
+// adviceOf is the one table of all reasons of this package, and of whose advice comes first.
 var adviceOf = map[Reason]struct {
 	rank adviceRank
 	// instead are the reasons whose advice this one makes needless: they pass with it.
@@ -54,10 +54,27 @@ var adviceOf = map[Reason]struct {
 	OutOfInodes:           {rank: adviceRepair},
 	DriverReportsAbnormal: {rank: adviceRepair},
 
-	DaemonGone:         {adviceDelete, []Reason{Disconnected}},
-	FilesystemShutdown: {adviceDelete, []Reason{IOError, ReadOnlyFilesystem, FilesystemErrors}},
-	StagingNotMounted:  {adviceDelete, []Reason{NotMounted, StaleInContainers, ContainerKeptPlaceholder, ContainerUnverified}},
+	DaemonGone:               {adviceDelete, []Reason{Disconnected}},
+	FilesystemShutdown:       {adviceDelete, []Reason{IOError, ReadOnlyFilesystem, FilesystemErrors}},
+	StagingNotMounted:        {adviceDelete, []Reason{NotMounted, StaleInContainers, ContainerKeptPlaceholder, ContainerUnverified}},
+	NotMounted:               {rank: adviceDelete},
+	WrongVolumeMounted:       {rank: adviceDelete},
+	StackedMounts:            {rank: adviceDelete},
+	Disconnected:             {rank: adviceDelete},
+	StaleFileHandle:          {rank: adviceDelete},
+	IOError:                  {rank: adviceDelete},
+	ReadOnlyFilesystem:       {rank: adviceDelete},
+	PermissionDenied:         {rank: adviceDelete},
+	FilesystemErrors:         {rank: adviceDelete},
+	NotABlockDevice:          {rank: adviceDelete},
+	StaleInContainers:        {rank: adviceDelete},
+	StagedWithoutPod:         {rank: adviceDelete},
+	ContainerUnverified:      {rank: adviceDelete},
+	ContainerKeptPlaceholder: {rank: adviceDelete},
 }
+
+// Reasons returns all reasons of this package, sorted.
+func Reasons() []Reason { return slices.Sorted(maps.Keys(adviceOf)) }
 
 // rankOf returns the rank of a condition's advice.
 func rankOf(r Reason) adviceRank {

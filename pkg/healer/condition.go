@@ -116,6 +116,12 @@ const (
 	DriverReportsAbnormal Reason = "DriverReportsAbnormal"
 )
 
+// EndedReasons returns those of a mount whose filesystem instance has ended, whatever
+// becomes of the storage. NotResponding is not such a reason: a hung mount may recover.
+func EndedReasons() []Reason {
+	return []Reason{Disconnected, StaleFileHandle, IOError, FilesystemShutdown}
+}
+
 // Condition is one thing that is wrong with a volume.
 type Condition struct {
 	Status Status

@@ -5,8 +5,6 @@ import "time"
 // VolumeState is one volume as the loop last saw it.
 type VolumeState struct {
 	Driver, VolumeID string
-	// Paths are kubelet's paths of it.
-	Paths []string
 	// Checked is when a check last had an answer; zero before the first.
 	Checked time.Time
 	// Verdict and Health are what that answer showed. Verdict is empty before the first,
