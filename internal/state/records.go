@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
@@ -90,17 +91,15 @@ func sameFile(a, b fs.FileInfo) bool {
 }
 
 func decodeRecord(raw []byte) (*healer.Record, error) {
-	var version struct{ Version int }
-	if err := json.Unmarshal(raw, &version); err != nil {
-		return nil, err
-	}
-	if version.Version != healer.RecordVersion {
-		return nil, fmt.Errorf("it has version %d, this build reads %d", version.Version, healer.RecordVersion)
+	var record healer.Record
+	err := json.Unmarshal(raw, &record)
+	if record.Version != healer.RecordVersion && err == nil {
+		err = fmt.Errorf("it has version %d, this build reads %d", record.Version, healer.RecordVersion)
 	}
 	// A field that this build does not know adds to the others and changes none of them: else
 	// the version would be another one.
-	var record healer.Record
-	return &record, json.Unmarshal(raw, &record)
+	record.MountPoints = slices.Clone(record.MountPoints) // room that decoding left is not kept for each volume
+	return &record, err
 }
 
 // Save implements healer.Records.
