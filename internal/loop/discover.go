@@ -79,9 +79,16 @@ func (l *Loop) happenedTo(e node.SuperblockEvent) {
 		l.driverCameBack(e.Driver, now)
 		return
 	}
-	changed, fuse := l.known.mounted(e)
-	if fuse { // another process may have taken the connection over
-		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
+	changed := map[*volume]bool{}
+	for path, stack := range l.known.mounts {
+		for _, m := range stack {
+			if m.dev == e.Dev && m.fuse { // another process may have taken the connection over
+				l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
+			}
+			if v := l.known.byPath[path]; v != nil && m.dev == e.Dev && (e.Root == "" || m.root == e.Root) {
+				changed[v] = true
+			}
+		}
 	}
 	for v := range changed {
 		v.changed(now, now, l.cfg.Interval)

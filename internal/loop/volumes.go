@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -161,24 +160,6 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 	unknown = unknown || differs[nil]
 	delete(differs, nil)
 	return slices.Collect(maps.Keys(differs)), unknown
-}
-
-// mounted returns the volumes at whose paths the superblock of an event is mounted, or the one
-// device node that it names, and whether that is a FUSE filesystem.
-func (vs *volumes) mounted(e node.SuperblockEvent) (of map[*volume]bool, fuse bool) {
-	of = map[*volume]bool{}
-	for path, stack := range vs.mounts {
-		for _, m := range stack {
-			if m.dev != e.Dev {
-				continue
-			}
-			fuse = fuse || m.fuse
-			if v := vs.byPath[path]; v != nil && (e.Root == "" || m.root == e.Root) {
-				of[v] = true
-			}
-		}
-	}
-	return of, fuse
 }
 
 // first returns the volume that is due first and not being checked; nil for none.
