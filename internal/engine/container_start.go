@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -45,7 +43,7 @@ func (o *observation) mountedAnew(p healer.MountPoint) bool {
 	case !mounted, top.ID == 0: // without a unique id no mount is known to be the recorded one
 		return true
 	case p.Want == nil || !o.c.RecordOfThisBoot():
-		return top.ID > o.engine.scanned.get(o.volumeKey()).started
+		return top.ID > o.known.started
 	}
 	return p.Want.MountID != top.ID || p.Want.Since != 0
 }
@@ -69,7 +67,7 @@ func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan
 		case at >= 0:
 			o.c.OnBare = append(o.c.OnBare, healer.StartedWith{MountPoint: s.needScan[at].Path, ContainerMount: m})
 		case o.placeholder(m, s.now):
-			o.c.OnPlaceholder = append(o.c.OnPlaceholder, healer.StartedWith{MountPoint: o.targetOf(m), ContainerMount: m})
+			o.c.OnPlaceholder = append(o.c.OnPlaceholder, healer.StartedWith{MountPoint: o.c.TargetOf(m.PodUID), ContainerMount: m})
 		default:
 			others = append(others, m)
 		}
@@ -81,7 +79,7 @@ func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan
 				newest = max(newest, top.ID)
 			}
 		}
-		o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.started = max(v.started, newest) })
+		o.remember(func(v *scannedVolume) { v.started = max(v.started, newest) })
 	}
 	return others
 }
@@ -91,23 +89,13 @@ func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan
 // so.
 func (o *observation) placeholder(m facts.ContainerMount, now facts.Mount) bool {
 	want := now.Attr
-	if p, _ := o.c.MountPoint(o.targetOf(m)); p.Want != nil {
+	if p, _ := o.c.MountPoint(o.c.TargetOf(m.PodUID)); p.Want != nil {
 		want = p.Want.Attr
 	} else if top, mounted := p.Top(); mounted {
 		want = top.Attr
 	}
 	_, recorded := recordedMount(o.c, m)
 	return m.Mount.Dev == now.Dev && !recorded && m.Mount.MaybePlaceholder(want)
-}
-
-// targetOf returns the target of a container's pod, else the first mount point.
-func (o *observation) targetOf(m facts.ContainerMount) string {
-	for _, p := range o.c.MountPoints {
-		if p.Role == healer.RoleTarget && p.PodUID == m.PodUID {
-			return p.Path
-		}
-	}
-	return o.c.MountPoints[0].Path
 }
 
 // gap is the interval, in time since the boot, before the present mount came to a mount
@@ -199,10 +187,7 @@ func (e *Engine) saveOldDevices(ctx context.Context, c healer.Case) {
 			addPrevious(&now, c, s.Was)
 		}
 	}
-	if now.Same(*c.Record) {
-		return
-	}
-	if err := e.cfg.Records.Save(now); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot save when a device got another number", "driver", c.Driver)
+	if !now.Same(*c.Record) {
+		_ = e.write(ctx, now)
 	}
 }

@@ -48,7 +48,7 @@ func (o *observation) lookUp(ctx context.Context) error {
 			case now.Asked:
 				sb.Lookup = now
 				if now.NoSuchName() {
-					o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.lookedUp = true })
+					o.remember(func(v *scannedVolume) { v.lookedUp = true })
 				}
 				o.engine.lookups.Add(dev, lookedUp{now, o.c.OldestMount(dev), time.Now()})
 			}

@@ -53,6 +53,8 @@ type observation struct {
 	topology bool
 	// moved is true once a mount was not found where the table has it.
 	moved bool
+	// known is what earlier checks of the volume found out.
+	known scannedVolume
 	c     healer.Case
 }
 
@@ -125,16 +127,22 @@ func (o *observation) run(ctx context.Context) error {
 
 func (o *observation) volumeKey() key { return volumeKey(o.c.Driver, o.c.Volume.ID) }
 
+// remember changes what the next checks of the volume know.
+func (o *observation) remember(change func(*scannedVolume)) {
+	o.known = o.engine.scanned.change(o.volumeKey(), change)
+}
+
 func (o *observation) loadRecord(ctx context.Context) {
-	record, err := o.engine.cfg.Records.Load(o.c.Driver, o.c.Volume.ID)
+	record, err := o.engine.read(o.c.Driver, o.c.Volume.ID)
 	if err != nil {
 		// Without a record less can be healed, and nothing wrong is done.
 		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
 	}
 	o.c.Record = record
-	o.c.WasLookedUp = o.engine.scanned.get(o.volumeKey()).lookedUp
+	o.known = o.engine.scanned.get(o.volumeKey())
+	o.c.WasLookedUp = o.known.lookedUp
 	if o.c.RecordOfThisBoot() {
-		o.c.LastSeen = min(o.c.Began, max(o.engine.scanned.get(o.volumeKey()).healthy, record.LastSeen.Sub(o.c.BootTime)))
+		o.c.LastSeen = min(o.c.Began, max(o.known.healthy, record.LastSeen.Sub(o.c.BootTime)))
 	}
 }
 

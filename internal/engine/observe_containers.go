@@ -48,9 +48,9 @@ func (o *observation) containers(ctx context.Context) error {
 	s.nfs = facts.IsNFS(s.now.FSType)
 	if s.nfs && slices.ContainsFunc(o.c.MountPoints, healer.MountPoint.Stale) {
 		// A container may be stale, too: each call scans until none is.
-		o.engine.scanned.setContainers(o.volumeKey(), false)
+		o.remember(func(v *scannedVolume) { v.containers = false })
 	}
-	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.engine.scanned.get(o.volumeKey()).containers
+	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.known.containers
 	if len(s.previous)+len(s.needScan) == 0 && !first {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (o *observation) noteScanned(s containerScan, probes []facts.ContainerProbe
 	unknown := s.cut || slices.ContainsFunc(probes, func(p facts.ContainerProbe) bool { return p.Err != "" && !p.Ended })
 	found := slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })
 	if !found && !unknown && (!s.nfs || len(o.c.Unverified) == 0) {
-		o.engine.scanned.setContainers(o.volumeKey(), true)
+		o.remember(func(v *scannedVolume) { v.containers = true })
 	}
 }
 

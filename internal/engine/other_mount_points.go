@@ -108,7 +108,7 @@ func (o *observation) subpaths() []string {
 	for _, dev := range previousSuperblocks(o.c) {
 		mounts = append(mounts, o.table.Of(dev)...)
 	}
-	if facts.IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers {
+	if facts.IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.known.containers {
 		mounts = o.table.Mounts() // one may be from before there was a record
 	}
 	var found []string

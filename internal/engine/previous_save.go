@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -40,9 +38,6 @@ func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step
 	if now.Restaging = s.Cost == healer.Restage || c.Restaging(); now.Restaging && !c.Restaging() {
 		now.RestagingSince = c.Began
 	}
-	if c.RecordOfThisBoot() {
-		now.Newest = e.scanned.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
-	}
 	now.MountPoints, now.Previous = slices.Clone(now.MountPoints), c.PreviousOfBoot()
 	top := p.Stack[0]
 	if !inContainer && now.MountPoint(p.Path) == nil {
@@ -63,11 +58,8 @@ func (e *Engine) savePrevious(ctx context.Context, c *healer.Case, s healer.Step
 	if inContainer && now.Same(*c.Record) {
 		return true, nil
 	}
-	if err = e.cfg.Records.Save(now); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
-	}
 	c.Record = &now // which the next step of the batch adds to
-	return true, err
+	return true, e.write(ctx, now)
 }
 
 // saveAfter puts into the record, after a step, whether the driver may still be at work on what the
@@ -78,15 +70,12 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 		return
 	}
 	before := c.Pending(s.Cost) // the record may have the call of this step by now
-	if saved, loadErr := e.cfg.Records.Load(c.Driver, c.Volume.ID); loadErr == nil && saved != nil {
+	if saved, loadErr := e.read(c.Driver, c.Volume.ID); loadErr == nil && saved != nil {
 		c.Record = saved // with what this call has put into it
 	}
 	changed := withAnswer(&c, s, before, err)
-	if saved, _ := e.savePrevious(ctx, &c, s); saved || !changed { // an error is logged
-		return
-	}
-	if err := e.cfg.Records.Save(*c.Record); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot save whether the driver is at work", "driver", c.Driver)
+	if saved, _ := e.savePrevious(ctx, &c, s); !saved && changed {
+		_ = e.write(ctx, *c.Record)
 	}
 }
 

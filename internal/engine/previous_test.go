@@ -247,8 +247,7 @@ func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
 		"ours above a dead one too": {[]facts.Mount{of(three), of(three), of(one)}, []facts.Dev{one}},
 	} {
 		b := newFixture(t)
-		record := healer.Record{BootID: "b", Newest: 5, MountPoints: []healer.MountPointRecord{{Path: podA}}}
-		b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
+		record := healer.Record{BootID: "b", Newest: 9, MountPoints: []healer.MountPointRecord{{Path: podA}}}
 		c := healer.Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]facts.Superblock{two: answered, three: answered, one: disconn}}
 		_, _ = b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []facts.Dev
@@ -269,7 +268,6 @@ func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
 // Mount ids of this boot say nothing of a record from before.
 func TestPreviousInARecordOfAnEarlierBoot(t *testing.T) {
 	b := newFixture(t)
-	b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
 	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "a", Newest: 5}}
 	_, _ = b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
 	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Previous) != 1 {

@@ -56,22 +56,39 @@ func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	}
 	old := c.Record
 	if old == nil || time.Since(old.LastSeen) >= interval || time.Since(old.LastSeen) < 0 || !now.Same(*old) {
-		if err := e.cfg.Records.Save(now); err != nil {
-			// The volume works all the same; only a later heal will miss it.
-			klog.FromContext(ctx).Error(err, "Cannot save the record of a volume", "driver", c.Driver)
-			return
+		if e.write(ctx, now) != nil {
+			return // the volume works all the same; only a later heal will miss it
 		}
 	}
-	e.scanned.setHealthy(volume, c.Began, c.Newest)
+	e.scanned.change(volume, func(v *scannedVolume) { v.healthy, v.newest = c.Began, max(v.newest, c.Newest) })
 }
 
 // saveRestaged records that what is staged has answered again.
 func (e *Engine) saveRestaged(ctx context.Context, c healer.Case) {
 	now := *c.Record
 	now.Restaging, now.PendingStage = false, healer.PendingCall{}
-	if err := e.cfg.Records.Save(now); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot save that the volume is staged again", "driver", c.Driver)
+	_ = e.write(ctx, now)
+}
+
+// read returns a volume's record. Newest is that of the last check, which is in memory and only now
+// and then on the disk.
+func (e *Engine) read(driver, volumeID string) (*healer.Record, error) {
+	r, err := e.cfg.Records.Load(driver, volumeID)
+	if r == nil || r.BootID != e.cfg.Node.BootID() {
+		return r, err
 	}
+	now := *r // others read the one that was loaded
+	now.Newest = max(now.Newest, e.scanned.get(volumeKey(driver, volumeID)).newest)
+	return &now, err
+}
+
+// write puts a record on the disk. An error is logged.
+func (e *Engine) write(ctx context.Context, r healer.Record) error {
+	err := e.cfg.Records.Save(r)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save the record of a volume", "driver", r.Driver)
+	}
+	return err
 }
 
 // keepBaselines takes from the last record what a volume is compared with that is usable and

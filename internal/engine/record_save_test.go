@@ -78,8 +78,33 @@ func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
 		b.mounts = append(b.mounts, facts.Mount{ID: 20000, OldID: 20000, OldParent: 1, Path: "/later", Root: "/", Dev: facts.Dev{Minor: 34}})
 		b.healthy()
 		r := b.notes.records[k]
-		if b.notes.saves != tc.saves || b.engine.scanned.newestOf(k, &r) != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
-			t.Errorf("%s: %d saves, %d in the record, %d known", name, b.notes.saves, r.Newest, b.engine.scanned.newestOf(k, &r))
+		known, err := b.engine.read(driver, volID)
+		if err != nil || b.notes.saves != tc.saves || known.Newest != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
+			t.Errorf("%s: %d saves, %d in the record, known %+v, %v", name, b.notes.saves, r.Newest, known, err)
+		}
+	}
+}
+
+// A check proves what was mounted until then of its own volume, and in its own boot only.
+func TestNewestOfARecord(t *testing.T) {
+	b := newFixture(t)
+	healthy := func(v *scannedVolume) { v.newest = 700 }
+	for name, tc := range map[string]struct {
+		boot string
+		seen key
+		want uint64
+	}{
+		"healthy since":      {"boot-1", volumeKey(driver, "healthy since"), 700},
+		"another volume":     {"boot-1", volumeKey(driver, "another"), 699},
+		"of an earlier boot": {"boot-0", volumeKey(driver, "of an earlier boot"), 699},
+		"another driver":     {"boot-1", volumeKey("another.driver", "another driver"), 699},
+	} {
+		if err := b.notes.Save(healer.Record{Driver: driver, VolumeID: name, BootID: tc.boot, Newest: 699}); err != nil {
+			t.Fatal(err)
+		}
+		b.engine.scanned.change(tc.seen, healthy)
+		if r, err := b.engine.read(driver, name); err != nil || r.Newest != tc.want || b.notes.records[volumeKey(driver, name)].Newest != 699 {
+			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
 }
@@ -89,7 +114,7 @@ func TestUnwrittenRecordProvesNothing(t *testing.T) {
 	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
 	b.serve(previously)
 	b.healthy()
-	if n := b.engine.scanned.newestOf(volumeKey(driver, volID), &healer.Record{}); n != 0 {
+	if n := b.engine.scanned.get(volumeKey(driver, volID)).newest; n != 0 {
 		t.Errorf("%d", n)
 	}
 }

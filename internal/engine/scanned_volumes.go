@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"k8s.io/utils/lru"
-
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // maxScanned bounds the volumes that are remembered. To forget one costs one more walk
@@ -45,26 +43,11 @@ func (s *scannedVolumes) get(k key) scannedVolume {
 	return known
 }
 
-func (s *scannedVolumes) change(k key, change func(*scannedVolume)) {
+func (s *scannedVolumes) change(k key, change func(*scannedVolume)) scannedVolume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.get(k)
 	change(&v)
 	s.of.Add(k, v)
-}
-
-// setContainers notes whether the containers were scanned and none has a previous superblock.
-func (s *scannedVolumes) setContainers(k key, scanned bool) {
-	s.change(k, func(v *scannedVolume) { v.containers = scanned })
-}
-
-// setHealthy notes when a check began that showed the volume as its record says, and the mount id
-// of that check.
-func (s *scannedVolumes) setHealthy(k key, when time.Duration, newest uint64) {
-	s.change(k, func(v *scannedVolume) { v.healthy, v.newest = when, max(v.newest, newest) })
-}
-
-// newestOf returns the mount id of the last check that showed the volume as its record says.
-func (s *scannedVolumes) newestOf(k key, r *healer.Record) uint64 {
-	return max(s.get(k).newest, r.Newest)
+	return v
 }

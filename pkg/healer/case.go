@@ -251,6 +251,26 @@ func (c Case) MountPoint(path string) (MountPoint, bool) {
 	return MountPoint{}, false
 }
 
+// Shown returns the mount points on the host that are the first to show a superblock: what is
+// wrong with one is said once.
+func (c Case) Shown() (first []MountPoint) {
+	for _, p := range c.MountPoints {
+		again := slices.ContainsFunc(first, func(of MountPoint) bool { return of.Dev() == p.Dev() })
+		if len(p.Stack) > 0 && p.InContainer == nil && !again {
+			first = append(first, p)
+		}
+	}
+	return first
+}
+
+// TargetOf returns the path of a pod's target, else that of the first mount point.
+func (c Case) TargetOf(podUID string) string {
+	at := slices.IndexFunc(c.MountPoints, func(p MountPoint) bool {
+		return p.Role == RoleTarget && p.PodUID == podUID && podUID != ""
+	})
+	return c.MountPoints[max(at, 0)].Path
+}
+
 // Proven reports whether more than the caller's word says that all of the case is the
 // volume's. A staging path with nothing mounted on it need not be proven: many drivers
 // stage nothing.

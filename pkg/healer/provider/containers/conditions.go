@@ -64,7 +64,7 @@ func started(c healer.Case) (found []healer.Condition) {
 	unverified := func(containers []facts.Unverified, when string) {
 		for _, u := range containers {
 			cond := healer.Condition{
-				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: targetOf(c, u.PodUID),
+				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: c.TargetOf(u.PodUID),
 				Message: when + ", and cannot be inspected: " + why(u), Advice: adviceRestart,
 			}
 			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
@@ -116,14 +116,6 @@ func why(u facts.Unverified) string {
 	default:
 		return u.Detail
 	}
-}
-
-// targetOf returns the path of a pod's target, else that of the first mount point.
-func targetOf(c healer.Case, podUID string) string {
-	at := slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool {
-		return p.Role == healer.RoleTarget && p.PodUID == podUID && podUID != ""
-	})
-	return c.MountPoints[max(at, 0)].Path
 }
 
 // subject names the first containers and counts the rest, with the verb that follows.

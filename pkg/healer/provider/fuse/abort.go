@@ -24,7 +24,7 @@ func (p *Provider) abortConnection(j judgement) healer.Step {
 	if s.Refused = whyNotYet(j); s.Refused != "" {
 		return s
 	}
-	plan := planAbort(j.c, j.dev)
+	plan := planAbort(j.c, j.mountPoint)
 	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
 		return p.host.AbortFUSE(ctx, plan, revalidate)
 	}
@@ -57,8 +57,8 @@ func whyNotYet(j judgement) string {
 
 // planAbort returns what to abort, with all that is known to be the volume's: its mount
 // points, now and in the record.
-func planAbort(c healer.Case, dev facts.Dev) facts.AbortPlan {
-	plan := facts.AbortPlan{Mount: at(c, dev).Stack[0]}
+func planAbort(c healer.Case, mp healer.MountPoint) facts.AbortPlan {
+	plan := facts.AbortPlan{Mount: mp.Stack[0]}
 	for _, p := range c.MountPoints {
 		if p.InContainer != nil || !p.Proven {
 			continue
@@ -107,27 +107,19 @@ const (
 	maxSilences = 1024
 )
 
-// observed is one observation of a superblock that did not answer.
-type observed struct {
-	mount  uint64
-	answer facts.Answer
-	drains bool
-	now    time.Time
-}
-
-// next returns the silence after an observation. A daemon that answers reads, or other
+// next returns the silence after an observation, at a time, of a superblock that did not answer. A daemon that answers reads, or other
 // requests, is not silent, nor is one of which no request is known that it owes all
 // the time.
-func (s silence) next(o observed) silence {
-	call := o.answer.Outstanding
-	if o.drains || o.answer.Writing || call.IsZero() {
+func (s silence) next(mount uint64, a facts.Answer, drains bool, now time.Time) silence {
+	call := a.Outstanding
+	if drains || a.Writing || call.IsZero() {
 		return silence{}
 	}
-	if s.probes == 0 || s.mount != o.mount || !s.outstanding.Equal(call) || o.now.Sub(s.last) > maxPause {
-		s = silence{mount: o.mount, outstanding: call, first: o.now, timeout: o.answer.Elapsed}
+	if s.probes == 0 || s.mount != mount || !s.outstanding.Equal(call) || now.Sub(s.last) > maxPause {
+		s = silence{mount: mount, outstanding: call, first: now, timeout: a.Elapsed}
 	}
 	s.probes++
-	s.last = o.now
+	s.last = now
 	return s
 }
 

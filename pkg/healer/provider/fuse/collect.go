@@ -37,7 +37,8 @@ func (c connection) drains() bool { return c.after >= 0 && c.before > c.after }
 // Collect implements healer.Collector.
 func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
 	found := evidence{}
-	for _, dev := range connections(c) {
+	for _, mp := range connections(c) {
+		dev := mp.Dev()
 		sb := c.Superblocks[dev]
 		if !sb.Answer.TimedOut {
 			p.silences.Remove(dev)
@@ -45,7 +46,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		var err error
 		switch {
 		case sb.Answer.TimedOut:
-			found[dev], err = p.askHung(ctx, c, dev)
+			found[dev], err = p.askHung(ctx, c, mp)
 		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), sb.Lookup.Failed(c.LookedUp()):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
@@ -72,7 +73,8 @@ func outlived(c healer.Case, dev facts.Dev) bool {
 	return found && len(staged.Stack) > 0 && staged.Dev() != dev
 }
 
-func (p *Provider) askHung(ctx context.Context, c healer.Case, dev facts.Dev) (got connection, err error) {
+func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPoint) (got connection, err error) {
+	dev := mp.Dev()
 	later := time.NewTimer(drainTime)
 	defer later.Stop()
 	got.before = p.host.FUSEWaiting(ctx, dev)
@@ -90,14 +92,12 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, dev facts.Dev) (g
 	}
 	kept, _ := p.silences.Get(dev)
 	before, _ := kept.(silence)
-	got.silent = before.next(observed{
-		mount: c.OldestMount(dev), answer: c.Superblocks[dev].Answer, drains: got.drains(), now: time.Now(),
-	})
+	got.silent = before.next(c.OldestMount(dev), c.Superblocks[dev].Answer, got.drains(), time.Now())
 	p.silences.Add(dev, got.silent)
 	if !got.silent.long() {
 		return got, nil
 	}
-	switch err := p.host.MayAbortFUSE(ctx, planAbort(c, dev)); {
+	switch err := p.host.MayAbortFUSE(ctx, planAbort(c, mp)); {
 	case errors.Is(err, healer.ErrRefused):
 		got.shared = err.Error()
 	case err != nil:

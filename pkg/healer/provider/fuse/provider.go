@@ -46,13 +46,13 @@ func (*Provider) Name() string { return "fuse" }
 func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 	var f healer.Finding
 	asked, _ := c.Evidence[p.Name()].(evidence)
-	for _, dev := range connections(c) {
+	for _, mp := range connections(c) {
 		f.Mine = true
-		answer, sick := asked[dev]
+		answer, sick := asked[mp.Dev()]
 		if !sick {
 			continue
 		}
-		j := judgement{c: c, mountPoint: at(c, dev), dev: dev, sb: c.Superblocks[dev], connection: answer}
+		j := judgement{c: c, mountPoint: mp, dev: mp.Dev(), sb: c.Superblocks[mp.Dev()], connection: answer}
 		cond, found := j.condition()
 		if !found {
 			continue
@@ -66,24 +66,10 @@ func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 	return f, nil
 }
 
-// connections returns the FUSE superblocks of the volume on the host, in the order of
-// its mount points.
-func connections(c healer.Case) (devs []facts.Dev) {
-	for _, p := range c.MountPoints {
-		if len(p.Stack) == 0 || p.InContainer != nil || slices.Contains(devs, p.Dev()) {
-			continue
-		}
-		if sb, probed := c.Superblocks[p.Dev()]; probed && facts.IsFUSE(sb.FSType) {
-			devs = append(devs, p.Dev())
-		}
-	}
-	return devs
-}
-
-// at returns the first mount point that shows a superblock.
-func at(c healer.Case, dev facts.Dev) healer.MountPoint {
-	i := slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool {
-		return len(p.Stack) > 0 && p.InContainer == nil && p.Dev() == dev
+// connections returns the first mount point of each FUSE superblock that was probed.
+func connections(c healer.Case) []healer.MountPoint {
+	return slices.DeleteFunc(c.Shown(), func(p healer.MountPoint) bool {
+		sb, probed := c.Superblocks[p.Dev()]
+		return !probed || !facts.IsFUSE(sb.FSType)
 	})
-	return c.MountPoints[i]
 }

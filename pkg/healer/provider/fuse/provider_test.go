@@ -279,7 +279,7 @@ func TestNoAbortOfADaemonThatIsNotFound(t *testing.T) {
 func TestAbortPlanHasOnlyWhatIsProven(t *testing.T) {
 	c := silent()
 	c.MountPoints[0].Proven = false
-	if plan := planAbort(c, served); slices.Contains(plan.Paths, published) || len(plan.Pods) > 0 {
+	if plan := planAbort(c, c.MountPoints[0]); slices.Contains(plan.Paths, published) || len(plan.Pods) > 0 {
 		t.Errorf("%+v", plan)
 	}
 }
@@ -287,6 +287,11 @@ func TestAbortPlanHasOnlyWhatIsProven(t *testing.T) {
 func TestSilence(t *testing.T) {
 	start := time.Unix(1000, 0)
 	a := facts.Answer{TimedOut: true, Stuck: true, Outstanding: start, Elapsed: 5 * time.Second}
+	type observed struct {
+		mount  uint64
+		answer facts.Answer
+		now    time.Time
+	}
 	after := func(d time.Duration) observed { return observed{mount: 7, answer: a, now: start.Add(d)} }
 	writing := after(time.Minute)
 	writing.answer.Writing = true
@@ -312,7 +317,7 @@ func TestSilence(t *testing.T) {
 	} {
 		var s silence
 		for _, o := range tc.seen {
-			s = s.next(o)
+			s = s.next(o.mount, o.answer, false, o.now)
 		}
 		if s.long() != tc.long {
 			t.Errorf("%s: long %v, %+v", name, s.long(), s)

@@ -33,7 +33,7 @@ type evidence map[string]string
 // or hang, side by side, and to none else.
 func (p Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
 	var asked []string
-	for _, mp := range c.MountPoints {
+	for _, mp := range c.Shown() {
 		for _, a := range suspects(c, mp) {
 			if !slices.Contains(asked, a) && len(asked) < maxAddresses {
 				asked = append(asked, a)
@@ -68,9 +68,6 @@ func (p Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, 
 // suspects returns the addresses of the server of a mount, if the server may be why it
 // failed or hangs.
 func suspects(c healer.Case, mp healer.MountPoint) []string {
-	if mp.InContainer != nil || len(mp.Stack) == 0 {
-		return nil
-	}
 	sb := c.Superblocks[mp.Dev()]
 	row, _ := healer.ConditionOfProbe(sb)
 	// A server that answered a read did answer, although a write got no answer.
@@ -109,17 +106,9 @@ func failure(err error, waited time.Duration) (how string, known bool) {
 func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 	var f healer.Finding
 	seen, _ := c.Evidence[p.Name()].(evidence)
-	judged := map[facts.Dev]bool{}
-	for _, mp := range c.MountPoints {
-		if mp.InContainer != nil || len(mp.Stack) == 0 {
-			continue
-		}
+	for _, mp := range c.Shown() {
 		_, network := clients[mp.Stack[0].FSType]
 		f.Mine = f.Mine || network
-		if judged[mp.Dev()] {
-			continue
-		}
-		judged[mp.Dev()] = true
 		if how := unanswered(suspects(c, mp), seen); how != "" {
 			f.Conditions = append(f.Conditions, healer.Condition{
 				Status: healer.Inaccessible, Reason: healer.ServerUnreachable, MountPoint: mp.Path, Superblock: mp.Dev(),
