@@ -14,32 +14,20 @@ func at(second int) *timestamppb.Timestamp {
 	return timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC))
 }
 
-// What scripts and people read of list is all here: a change of it is a change of the
-// interface.
-func TestListPrints(t *testing.T) {
-	call := (&fakeAdmin{volumes: []*adminpb.Volume{
-		{
-			Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p", Mounted: true}, {Path: "/q"}, {Path: "/s", Staging: true}}, Omitted: 3,
-			Verdict: "abnormal", Reasons: []string{"NotMounted", "IOError"}, Checked: at(5), Due: at(35), AbnormalSince: at(1), Tries: 2, Left: "DryRun: nothing is changed", Error: "no answer",
-			Pv: "pvc-1", Claim: "shop/data", Pods: []string{"shop/web-0", "shop/web-1", "uid-3"},
-		},
-		{Driver: "b.example.com", VolumeId: "vol-2", Paths: []*adminpb.VolumePath{{Path: "/r"}}, Verdict: "healthy", Checked: at(6), Due: at(36)},
-		{Driver: "b.example.com", VolumeId: "vol-3"},
-	}}).serve(t)
-	for output, want := range map[string]string{
-		asTable: `
+var listPrintsExamples = map[string]string{
+	asTable: `
 DRIVER          VOLUME-ID   PV      POD             PUBLISHED   STAGED   HEALTH
 a.example.com   vol-1       pvc-1   shop/web-0 +2   1/2+        1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)
 b.example.com   vol-2       -       -               0/1         0        healthy
 b.example.com   vol-3       -       -               0/0         0        not checked yet
 `,
-		asWide: `
+	asWide: `
 DRIVER          VOLUME-ID   PV      POD                           PUBLISHED   STAGED   HEALTH                                                                                           CLAIM       CHECKED                DUE                    TRIES   PATHS
 a.example.com   vol-1       pvc-1   shop/web-0 shop/web-1 uid-3   1/2+        1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed) (last error: no answer)   shop/data   2026-01-02T03:04:05Z   2026-01-02T03:04:35Z   2       /p /q /s
 b.example.com   vol-2       -       -                             0/1         0        healthy                                                                                          -           2026-01-02T03:04:06Z   2026-01-02T03:04:36Z   0       /r
 b.example.com   vol-3       -       -                             0/0         0        not checked yet                                                                                  -           -                      -                      0       -
 `,
-		asYAML: `
+	asYAML: `
 - abnormal_since: "2026-01-02T03:04:01Z"
   checked: "2026-01-02T03:04:05Z"
   claim: shop/data
@@ -103,7 +91,21 @@ b.example.com   vol-3       -       -                             0/0         0 
   verdict: ""
   volume_id: vol-3
 `,
-	} {
+}
+
+// What scripts and people read of list is all here: a change of it is a change of the
+// interface.
+func TestListPrints(t *testing.T) {
+	call := (&fakeAdmin{volumes: []*adminpb.Volume{
+		{
+			Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p", Mounted: true}, {Path: "/q"}, {Path: "/s", Staging: true}}, Omitted: 3,
+			Verdict: "abnormal", Reasons: []string{"NotMounted", "IOError"}, Checked: at(5), Due: at(35), AbnormalSince: at(1), Tries: 2, Left: "DryRun: nothing is changed", Error: "no answer",
+			Pv: "pvc-1", Claim: "shop/data", Pods: []string{"shop/web-0", "shop/web-1", "uid-3"},
+		},
+		{Driver: "b.example.com", VolumeId: "vol-2", Paths: []*adminpb.VolumePath{{Path: "/r"}}, Verdict: "healthy", Checked: at(6), Due: at(36)},
+		{Driver: "b.example.com", VolumeId: "vol-3"},
+	}}).serve(t)
+	for output, want := range listPrintsExamples {
 		prints(t, call, 0, "list -o "+output, want)
 	}
 }

@@ -20,84 +20,86 @@ func forbidden(resource, group, name, text string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: resource}, name, errors.New(text))
 }
 
+var explainDenialsExamples = map[string]struct {
+	err  error
+	says []string
+	not  []string
+}{
+	"everywhere": {
+		forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`),
+		[]string{
+			"list pods: denied (403)",
+			"Fix: apply deploy, or your overlay of it, again",
+			"kubectl auth can-i list pods -A --as=" + ours,
+		},
+		nil,
+	},
+	"in our namespace": {
+		forbidden("configmaps", "", "node-healer", `User "`+ours+`" cannot watch resource "configmaps" in API group "" in the namespace "csi-addons-node-healer"`),
+		[]string{
+			"watch configmaps in namespace csi-addons-node-healer: denied",
+			// The rule names one ConfigMap: a check without the name fails.
+			"kubectl auth can-i watch configmaps/node-healer -n csi-addons-node-healer --as=" + ours,
+		},
+		nil,
+	},
+	"in another one": {
+		forbidden("events", "", "", `User "`+ours+`" cannot create resource "events" in API group "" in the namespace "shop"`),
+		[]string{"create events in namespace shop", "can-i create events -n shop --as=" + ours},
+		nil,
+	},
+	"an object of somebody else": {
+		forbidden("pods", "", "oven", `User "`+ours+`" cannot get resource "pods" in API group "" in the namespace "bakery"`),
+		[]string{"get pods", "can-i get pods -A --as=" + ours},
+		[]string{"bakery", "oven"},
+	},
+	"a group": {
+		forbidden("volumeattachments", "storage.k8s.io", "csi-1", `User "`+ours+`" cannot get resource "volumeattachments" in API group "storage.k8s.io" at the cluster scope`),
+		[]string{
+			"get volumeattachments.storage.k8s.io: denied",
+			"can-i get volumeattachments.storage.k8s.io/csi-1 -A --as=" + ours,
+		},
+		nil,
+	},
+	"the verb that is missing, not the one that was sent": {
+		forbidden("pods", "", "x", `User "`+ours+`" cannot patch resource "pods" in API group "" in the namespace "shop"`),
+		[]string{"patch pods in namespace shop", "can-i patch pods/x"},
+		nil,
+	},
+	"whom the API saw, not whom we think we are": {
+		forbidden("pods", "", "", `User "system:node:n1" cannot list resource "pods" in API group "" at the cluster scope`),
+		[]string{"--as=system:node:n1"},
+		[]string{ours},
+	},
+	"a name that a shell would take apart": {
+		forbidden("pods", "", "", `User "eve; reboot" cannot list resource "pods" in API group "" at the cluster scope`),
+		[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
+		[]string{"reboot"},
+	},
+	"the API does not tell": {
+		forbidden("pods", "", "", `User "" cannot list resource "pods" in API group "" at the cluster scope`),
+		[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
+		nil,
+	},
+	"no token": {
+		forbidden("pods", "", "", `User "system:anonymous" cannot list resource "pods" in API group "" at the cluster scope`),
+		[]string{"list pods: denied", "Fix: ", "--as=system:anonymous"},
+		nil,
+	},
+	"wrapped by a reflector": {
+		fmt.Errorf("failed to list *v1.Pod: %w", forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`)),
+		[]string{"list pods: denied", "can-i list pods"},
+		nil,
+	},
+	"an event of a watch": {
+		apierrors.FromObject(status(forbidden("pods", "", "", `User "`+ours+`" cannot watch resource "pods" in API group "" at the cluster scope`))),
+		[]string{"watch pods: denied", "can-i watch pods"},
+		nil,
+	},
+}
+
 func TestExplainDenials(t *testing.T) {
-	for name, tc := range map[string]struct {
-		err  error
-		says []string
-		not  []string
-	}{
-		"everywhere": {
-			forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{
-				"list pods: denied (403)",
-				"Fix: apply deploy, or your overlay of it, again",
-				"kubectl auth can-i list pods -A --as=" + ours,
-			},
-			nil,
-		},
-		"in our namespace": {
-			forbidden("configmaps", "", "node-healer", `User "`+ours+`" cannot watch resource "configmaps" in API group "" in the namespace "csi-addons-node-healer"`),
-			[]string{
-				"watch configmaps in namespace csi-addons-node-healer: denied",
-				// The rule names one ConfigMap: a check without the name fails.
-				"kubectl auth can-i watch configmaps/node-healer -n csi-addons-node-healer --as=" + ours,
-			},
-			nil,
-		},
-		"in another one": {
-			forbidden("events", "", "", `User "`+ours+`" cannot create resource "events" in API group "" in the namespace "shop"`),
-			[]string{"create events in namespace shop", "can-i create events -n shop --as=" + ours},
-			nil,
-		},
-		"an object of somebody else": {
-			forbidden("pods", "", "oven", `User "`+ours+`" cannot get resource "pods" in API group "" in the namespace "bakery"`),
-			[]string{"get pods", "can-i get pods -A --as=" + ours},
-			[]string{"bakery", "oven"},
-		},
-		"a group": {
-			forbidden("volumeattachments", "storage.k8s.io", "csi-1", `User "`+ours+`" cannot get resource "volumeattachments" in API group "storage.k8s.io" at the cluster scope`),
-			[]string{
-				"get volumeattachments.storage.k8s.io: denied",
-				"can-i get volumeattachments.storage.k8s.io/csi-1 -A --as=" + ours,
-			},
-			nil,
-		},
-		"the verb that is missing, not the one that was sent": {
-			forbidden("pods", "", "x", `User "`+ours+`" cannot patch resource "pods" in API group "" in the namespace "shop"`),
-			[]string{"patch pods in namespace shop", "can-i patch pods/x"},
-			nil,
-		},
-		"whom the API saw, not whom we think we are": {
-			forbidden("pods", "", "", `User "system:node:n1" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{"--as=system:node:n1"},
-			[]string{ours},
-		},
-		"a name that a shell would take apart": {
-			forbidden("pods", "", "", `User "eve; reboot" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
-			[]string{"reboot"},
-		},
-		"the API does not tell": {
-			forbidden("pods", "", "", `User "" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
-			nil,
-		},
-		"no token": {
-			forbidden("pods", "", "", `User "system:anonymous" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{"list pods: denied", "Fix: ", "--as=system:anonymous"},
-			nil,
-		},
-		"wrapped by a reflector": {
-			fmt.Errorf("failed to list *v1.Pod: %w", forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`)),
-			[]string{"list pods: denied", "can-i list pods"},
-			nil,
-		},
-		"an event of a watch": {
-			apierrors.FromObject(status(forbidden("pods", "", "", `User "`+ours+`" cannot watch resource "pods" in API group "" at the cluster scope`))),
-			[]string{"watch pods: denied", "can-i watch pods"},
-			nil,
-		},
-	} {
+	for name, tc := range explainDenialsExamples {
 		t.Run(name, func(t *testing.T) {
 			err := explain(request{Verb: "get", Resource: "pods"}, tc.err)
 			expectText(t, err, tc.says, tc.not)

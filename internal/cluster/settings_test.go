@@ -12,70 +12,72 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
+var parseSettingsExamples = map[string]struct {
+	data map[string]string
+	want mode
+	// errs are parts of the error; none: there is none.
+	errs []string
+}{
+	"nothing": {want: modeHeal},
+	"heal":    {data: map[string]string{"mode": "heal"}, want: modeHeal},
+	"check":   {data: map[string]string{"mode": "check"}, want: modeCheck},
+	"off":     {data: map[string]string{"mode": "off"}, want: modeOff},
+	"lists that are empty": {
+		data: map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""},
+		want: modeHeal,
+	},
+	"a bad mode":   {data: map[string]string{"mode": "of"}, want: modeCheck, errs: []string{"key mode: ", `"of"`}},
+	"a line's end": {data: map[string]string{"mode": "off\n"}, want: modeCheck, errs: []string{"key mode: ", `"off\n"`}},
+	"an unknown key": {
+		data: map[string]string{"mod": "off"},
+		want: modeCheck,
+		errs: []string{
+			"key mod: ",
+			"mode, loop, self-repairing-drivers, self-repair-grace, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces",
+		},
+	},
+	"an unknown key, and off": {data: map[string]string{"mod": "off", "mode": "off"}, want: modeOff, errs: []string{"key mod: "}},
+	"no list": {
+		data: map[string]string{"write-without-attachment": "a.example.com"},
+		want: modeCheck,
+		errs: []string{"key write-without-attachment: "},
+	},
+	"no map":  {data: map[string]string{"driver-daemonsets": "- a"}, want: modeCheck, errs: []string{"key driver-daemonsets: "}},
+	"no YAML": {data: map[string]string{"driver-daemonsets": "\t{"}, want: modeCheck, errs: []string{"key driver-daemonsets: "}},
+	"no namespaces": {
+		data: map[string]string{"driver-namespaces": "storage"},
+		want: modeCheck,
+		errs: []string{"key driver-namespaces: "},
+	},
+	"no name of a namespace": {
+		data: map[string]string{"driver-namespaces": "[storage, Stor_age]"},
+		want: modeCheck,
+		errs: []string{"key driver-namespaces: ", `"Stor_age" is no name of a namespace`},
+	},
+	"a driver named twice": {
+		data: map[string]string{"driver-daemonsets": "a: b/c\na: b/d"},
+		want: modeCheck,
+		errs: []string{"key driver-daemonsets: "},
+	},
+	"a reason that is none": {
+		data: map[string]string{"self-repairing-drivers": "a: [Tired]"},
+		want: modeCheck,
+		errs: []string{"key self-repairing-drivers: ", `"Tired"`},
+	},
+	"a grace that is none": {
+		data: map[string]string{"self-repair-grace": "a: 2\nb: -1s"},
+		want: modeCheck,
+		errs: []string{"key self-repair-grace: ", `driver "a"`, `driver "b"`},
+	},
+	"several things are wrong": {
+		data: map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"},
+		want: modeCheck,
+		errs: []string{"key mode: ", "key y: ", "key driver-daemonsets: "},
+	},
+}
+
 func TestParseSettings(t *testing.T) {
-	for name, tc := range map[string]struct {
-		data map[string]string
-		want mode
-		// errs are parts of the error; none: there is none.
-		errs []string
-	}{
-		"nothing": {want: modeHeal},
-		"heal":    {data: map[string]string{"mode": "heal"}, want: modeHeal},
-		"check":   {data: map[string]string{"mode": "check"}, want: modeCheck},
-		"off":     {data: map[string]string{"mode": "off"}, want: modeOff},
-		"lists that are empty": {
-			data: map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""},
-			want: modeHeal,
-		},
-		"a bad mode":   {data: map[string]string{"mode": "of"}, want: modeCheck, errs: []string{"key mode: ", `"of"`}},
-		"a line's end": {data: map[string]string{"mode": "off\n"}, want: modeCheck, errs: []string{"key mode: ", `"off\n"`}},
-		"an unknown key": {
-			data: map[string]string{"mod": "off"},
-			want: modeCheck,
-			errs: []string{
-				"key mod: ",
-				"mode, loop, self-repairing-drivers, self-repair-grace, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces",
-			},
-		},
-		"an unknown key, and off": {data: map[string]string{"mod": "off", "mode": "off"}, want: modeOff, errs: []string{"key mod: "}},
-		"no list": {
-			data: map[string]string{"write-without-attachment": "a.example.com"},
-			want: modeCheck,
-			errs: []string{"key write-without-attachment: "},
-		},
-		"no map":  {data: map[string]string{"driver-daemonsets": "- a"}, want: modeCheck, errs: []string{"key driver-daemonsets: "}},
-		"no YAML": {data: map[string]string{"driver-daemonsets": "\t{"}, want: modeCheck, errs: []string{"key driver-daemonsets: "}},
-		"no namespaces": {
-			data: map[string]string{"driver-namespaces": "storage"},
-			want: modeCheck,
-			errs: []string{"key driver-namespaces: "},
-		},
-		"no name of a namespace": {
-			data: map[string]string{"driver-namespaces": "[storage, Stor_age]"},
-			want: modeCheck,
-			errs: []string{"key driver-namespaces: ", `"Stor_age" is no name of a namespace`},
-		},
-		"a driver named twice": {
-			data: map[string]string{"driver-daemonsets": "a: b/c\na: b/d"},
-			want: modeCheck,
-			errs: []string{"key driver-daemonsets: "},
-		},
-		"a reason that is none": {
-			data: map[string]string{"self-repairing-drivers": "a: [Tired]"},
-			want: modeCheck,
-			errs: []string{"key self-repairing-drivers: ", `"Tired"`},
-		},
-		"a grace that is none": {
-			data: map[string]string{"self-repair-grace": "a: 2\nb: -1s"},
-			want: modeCheck,
-			errs: []string{"key self-repair-grace: ", `driver "a"`, `driver "b"`},
-		},
-		"several things are wrong": {
-			data: map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"},
-			want: modeCheck,
-			errs: []string{"key mode: ", "key y: ", "key driver-daemonsets: "},
-		},
-	} {
+	for name, tc := range parseSettingsExamples {
 		s := parseSettings(tc.data)
 		if s.mode != tc.want || (s.err != nil) != (tc.errs != nil) {
 			t.Errorf("%s: mode %s, %v", name, s.mode, s.err)

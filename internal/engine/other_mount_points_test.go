@@ -106,39 +106,41 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 	}
 }
 
+var recordedMountPointThatIsEmptyExamples = map[string]struct {
+	spoil           func(*fixture)
+	inCase, dormant bool
+	unjudged        string
+}{
+	"its pod runs":        {spoil: func(b *fixture) { b.pods["uid-b"] = disk }, inCase: true},
+	"the cluster says so": {spoil: func(b *fixture) { b.notes.wanted = map[string]bool{"uid-b": true} }, inCase: true},
+	"before this boot": {spoil: func(b *fixture) {
+		b.notes.wanted = map[string]bool{"uid-b": true}
+		r := b.notes.records[volumeKey(driver, volID)]
+		r.BootID = "another"
+		b.notes.records[volumeKey(driver, volID)] = r
+	}, dormant: true, unjudged: "kubelet may be about to publish it"},
+	"its pod has another": {spoil: func(b *fixture) { b.pods["uid-b"] = facts.Dev{Major: 8, Minor: 99} }, dormant: true},
+	"no container runs":   {spoil: func(*fixture) {}, dormant: true},
+	"nobody says":         {spoil: func(b *fixture) { b.notes.unknown = errors.New("the API is away") }, dormant: true, unjudged: "nothing shows that it is wanted: the API is away"},
+	"nobody says, and its pod runs": {spoil: func(b *fixture) {
+		b.notes.unknown = errors.New("the API is away")
+		b.pods["uid-b"] = disk
+	}, inCase: true},
+	"nobody says, and nothing names a volume": {spoil: func(b *fixture) {
+		b.notes.unknown = errors.New("the API is away")
+		b.files[podB] = directory("")
+	}},
+	"it is gone": {spoil: func(b *fixture) {
+		b.files[podB] = facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ENOENT}}
+	}},
+	"it is another volume's":  {spoil: func(b *fixture) { b.files[podB] = directory("other") }},
+	"nothing names a volume":  {spoil: func(b *fixture) { b.files[podB] = directory("") }},
+	"and staging is gone too": {spoil: func(b *fixture) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
+}
+
 // A recorded mount point that lost its mount, by what is known of its pod.
 func TestRecordedMountPointThatIsEmpty(t *testing.T) {
-	for name, tc := range map[string]struct {
-		spoil           func(*fixture)
-		inCase, dormant bool
-		unjudged        string
-	}{
-		"its pod runs":        {spoil: func(b *fixture) { b.pods["uid-b"] = disk }, inCase: true},
-		"the cluster says so": {spoil: func(b *fixture) { b.notes.wanted = map[string]bool{"uid-b": true} }, inCase: true},
-		"before this boot": {spoil: func(b *fixture) {
-			b.notes.wanted = map[string]bool{"uid-b": true}
-			r := b.notes.records[volumeKey(driver, volID)]
-			r.BootID = "another"
-			b.notes.records[volumeKey(driver, volID)] = r
-		}, dormant: true, unjudged: "kubelet may be about to publish it"},
-		"its pod has another": {spoil: func(b *fixture) { b.pods["uid-b"] = facts.Dev{Major: 8, Minor: 99} }, dormant: true},
-		"no container runs":   {spoil: func(*fixture) {}, dormant: true},
-		"nobody says":         {spoil: func(b *fixture) { b.notes.unknown = errors.New("the API is away") }, dormant: true, unjudged: "nothing shows that it is wanted: the API is away"},
-		"nobody says, and its pod runs": {spoil: func(b *fixture) {
-			b.notes.unknown = errors.New("the API is away")
-			b.pods["uid-b"] = disk
-		}, inCase: true},
-		"nobody says, and nothing names a volume": {spoil: func(b *fixture) {
-			b.notes.unknown = errors.New("the API is away")
-			b.files[podB] = directory("")
-		}},
-		"it is gone": {spoil: func(b *fixture) {
-			b.files[podB] = facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ENOENT}}
-		}},
-		"it is another volume's":  {spoil: func(b *fixture) { b.files[podB] = directory("other") }},
-		"nothing names a volume":  {spoil: func(b *fixture) { b.files[podB] = directory("") }},
-		"and staging is gone too": {spoil: func(b *fixture) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
-	} {
+	for name, tc := range recordedMountPointThatIsEmptyExamples {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
 			b.publish(podB)

@@ -91,23 +91,25 @@ func TestChangesAtManyVolumesThatWereLeftAlone(t *testing.T) {
 	})
 }
 
+var driverIsAwayExamples = map[string]struct {
+	count  int
+	fault  fault
+	told   bool
+	within time.Duration
+}{
+	"one":           {1, fault{err: healer.ErrDriverAway}, true, time.Second},
+	"many":          {20, fault{err: healer.ErrDriverAway}, true, 3 * time.Second},
+	"not ready":     {20, fault{away: true}, true, 3 * time.Second},
+	"one, untold":   {1, fault{err: healer.ErrDriverAway}, false, 6 * time.Second},
+	"many, untold":  {20, fault{err: healer.ErrDriverAway}, false, 10 * time.Second},
+	"also of a row": {20, fault{err: fmt.Errorf("restage: %w", errors.Join(healer.ErrDriverAway, syscall.ECONNREFUSED))}, true, 3 * time.Second},
+}
+
 // A driver at whose socket nobody listens, or whose pod is not ready, was not tried: when it is
 // there, its volumes are healed as soon as if they had only just failed, also where nothing
 // tells of it. Until then the other volumes have their turn.
 func TestDriverIsAway(t *testing.T) {
-	for name, tc := range map[string]struct {
-		count  int
-		fault  fault
-		told   bool
-		within time.Duration
-	}{
-		"one":           {1, fault{err: healer.ErrDriverAway}, true, time.Second},
-		"many":          {20, fault{err: healer.ErrDriverAway}, true, 3 * time.Second},
-		"not ready":     {20, fault{away: true}, true, 3 * time.Second},
-		"one, untold":   {1, fault{err: healer.ErrDriverAway}, false, 6 * time.Second},
-		"many, untold":  {20, fault{err: healer.ErrDriverAway}, false, 10 * time.Second},
-		"also of a row": {20, fault{err: fmt.Errorf("restage: %w", errors.Join(healer.ErrDriverAway, syscall.ECONNREFUSED))}, true, 3 * time.Second},
-	} {
+	for name, tc := range driverIsAwayExamples {
 		t.Run(name, func(t *testing.T) {
 			n := acting(tc.count + 1)
 			last := fmt.Sprint("v", tc.count)

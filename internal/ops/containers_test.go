@@ -70,100 +70,102 @@ func containersAmong(t *testing.T, processes ...recorded) []facts.Container {
 	return a.Containers
 }
 
+var containersExamples = map[string]struct {
+	processes []recorded
+	want      []string // container, process and namespace, or why not
+}{
+	"one": {processes: []recorded{{pid: 10, cgroup: inA, namespace: one}}, want: []string{"aaaaaaaaaaaa 10 101"}},
+	"two of one pod": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inB, namespace: two}},
+		want:      []string{"aaaaaaaaaaaa 10 101", "bbbbbbbbbbbb 11 102"},
+	},
+	"its oldest process decides": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7}},
+		want:      []string{"aaaaaaaaaaaa 11 101"},
+	},
+	"wherever it has moved": {
+		processes: []recorded{{pid: 10, cgroup: inA + "/x/y", namespace: one, started: 7}, {pid: 11, cgroup: inA, namespace: two, started: 9}},
+		want:      []string{"aaaaaaaaaaaa 10 101"},
+	},
+	"started in one tick": {
+		processes: []recorded{{pid: 11, cgroup: inA, namespace: two}, {pid: 10, cgroup: inA, namespace: one}},
+		want:      []string{"aaaaaaaaaaaa 10 101"},
+	},
+	"the oldest is in a foreign one": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
+		want:      []string{"aaaaaaaaaaaa 11 101"},
+	},
+	"an application made a foreign one": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: foreign, started: 1}},
+		want:      []string{"aaaaaaaaaaaa 10 101"},
+	},
+	"all in foreign ones": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: strange}},
+		want:      []string{"aaaaaaaaaaaa foreign"},
+	},
+	"the host's own": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: home}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
+	},
+	"has ended": {processes: []recorded{{pid: 10, cgroup: inA}}},
+	"its oldest has ended": {
+		processes: []recorded{{pid: 10, cgroup: inA}, {pid: 11, cgroup: inA, namespace: two, started: 1}},
+		want:      []string{"aaaaaaaaaaaa 11 102"},
+	},
+	"outside of pods": {
+		processes: []recorded{{pid: 10, cgroup: "/system.slice/a.service", namespace: one}},
+		want:      []string{" 10 101"},
+	},
+	"a name like the rest of the line": {
+		processes: []recorded{
+			{pid: 10, cgroup: inA, namespace: two, started: 9},
+			{pid: 11, cgroup: inA, namespace: one, started: 7, name: "a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 (b\n"},
+		},
+		want: []string{"aaaaaaaaaaaa 11 101"},
+	},
+	"Kata": {
+		processes: []recorded{
+			{pid: 10, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, name: "containerd-shim"},
+			{pid: 11, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, started: 1, name: "qemu-system-x86"},
+		},
+		want: []string{" qemu-system-"},
+	},
+	"Kata's file server": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "virtiofsd"}},
+		want:      []string{"aaaaaaaaaaaa virtiofsd"},
+	},
+	"gVisor": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc"}},
+		want:      []string{"aaaaaaaaaaaa runsc"},
+	},
+	"gVisor, upgraded since": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc (deleted)"}},
+		want:      []string{"aaaaaaaaaaaa runsc"},
+	},
+	"gVisor's file server": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "runsc-gofer"}},
+		want:      []string{"aaaaaaaaaaaa runsc-gofer"},
+	},
+	"another exe": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/bin/app"}},
+		want:      []string{"aaaaaaaaaaaa 10 101"},
+	},
+	"a process that calls itself like it": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: one, started: 1, name: "qemu-system-x86"}},
+		want:      []string{"aaaaaaaaaaaa 10 101"},
+	},
+	"a name that starts alike": {
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "firecrackers"}},
+		want:      []string{"aaaaaaaaaaaa 10 101"},
+	},
+	"a virtual machine outside of pods": {
+		processes: []recorded{{pid: 10, cgroup: "/machine.slice", namespace: one, name: "qemu-system-x86"}},
+		want:      []string{" 10 101"},
+	},
+	"none": {},
+}
+
 func TestContainers(t *testing.T) {
-	for name, tc := range map[string]struct {
-		processes []recorded
-		want      []string // container, process and namespace, or why not
-	}{
-		"one": {processes: []recorded{{pid: 10, cgroup: inA, namespace: one}}, want: []string{"aaaaaaaaaaaa 10 101"}},
-		"two of one pod": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inB, namespace: two}},
-			want:      []string{"aaaaaaaaaaaa 10 101", "bbbbbbbbbbbb 11 102"},
-		},
-		"its oldest process decides": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7}},
-			want:      []string{"aaaaaaaaaaaa 11 101"},
-		},
-		"wherever it has moved": {
-			processes: []recorded{{pid: 10, cgroup: inA + "/x/y", namespace: one, started: 7}, {pid: 11, cgroup: inA, namespace: two, started: 9}},
-			want:      []string{"aaaaaaaaaaaa 10 101"},
-		},
-		"started in one tick": {
-			processes: []recorded{{pid: 11, cgroup: inA, namespace: two}, {pid: 10, cgroup: inA, namespace: one}},
-			want:      []string{"aaaaaaaaaaaa 10 101"},
-		},
-		"the oldest is in a foreign one": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
-			want:      []string{"aaaaaaaaaaaa 11 101"},
-		},
-		"an application made a foreign one": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: foreign, started: 1}},
-			want:      []string{"aaaaaaaaaaaa 10 101"},
-		},
-		"all in foreign ones": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: strange}},
-			want:      []string{"aaaaaaaaaaaa foreign"},
-		},
-		"the host's own": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: home}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
-		},
-		"has ended": {processes: []recorded{{pid: 10, cgroup: inA}}},
-		"its oldest has ended": {
-			processes: []recorded{{pid: 10, cgroup: inA}, {pid: 11, cgroup: inA, namespace: two, started: 1}},
-			want:      []string{"aaaaaaaaaaaa 11 102"},
-		},
-		"outside of pods": {
-			processes: []recorded{{pid: 10, cgroup: "/system.slice/a.service", namespace: one}},
-			want:      []string{" 10 101"},
-		},
-		"a name like the rest of the line": {
-			processes: []recorded{
-				{pid: 10, cgroup: inA, namespace: two, started: 9},
-				{pid: 11, cgroup: inA, namespace: one, started: 7, name: "a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 (b\n"},
-			},
-			want: []string{"aaaaaaaaaaaa 11 101"},
-		},
-		"Kata": {
-			processes: []recorded{
-				{pid: 10, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, name: "containerd-shim"},
-				{pid: 11, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, started: 1, name: "qemu-system-x86"},
-			},
-			want: []string{" qemu-system-"},
-		},
-		"Kata's file server": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "virtiofsd"}},
-			want:      []string{"aaaaaaaaaaaa virtiofsd"},
-		},
-		"gVisor": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc"}},
-			want:      []string{"aaaaaaaaaaaa runsc"},
-		},
-		"gVisor, upgraded since": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc (deleted)"}},
-			want:      []string{"aaaaaaaaaaaa runsc"},
-		},
-		"gVisor's file server": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "runsc-gofer"}},
-			want:      []string{"aaaaaaaaaaaa runsc-gofer"},
-		},
-		"another exe": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/bin/app"}},
-			want:      []string{"aaaaaaaaaaaa 10 101"},
-		},
-		"a process that calls itself like it": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: one, started: 1, name: "qemu-system-x86"}},
-			want:      []string{"aaaaaaaaaaaa 10 101"},
-		},
-		"a name that starts alike": {
-			processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "firecrackers"}},
-			want:      []string{"aaaaaaaaaaaa 10 101"},
-		},
-		"a virtual machine outside of pods": {
-			processes: []recorded{{pid: 10, cgroup: "/machine.slice", namespace: one, name: "qemu-system-x86"}},
-			want:      []string{" 10 101"},
-		},
-		"none": {},
-	} {
+	for name, tc := range containersExamples {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, c := range containersAmong(t, tc.processes...) {

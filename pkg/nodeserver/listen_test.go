@@ -88,47 +88,49 @@ func stale(t *testing.T, path string) {
 	_ = l.Close()
 }
 
+var listenOnWhatIsThereExamples = map[string]struct {
+	prepare func(t *testing.T, path string)
+	want    string
+}{
+	"nothing":        {func(*testing.T, string) {}, ""},
+	"a stale socket": {stale, ""},
+	"a live socket": {func(t *testing.T, path string) {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}, "another server listens on it"},
+	"a datagram socket": {func(t *testing.T, path string) {
+		c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}, "cannot tell whether it is in use"},
+	"a file": {func(t *testing.T, path string) {
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}, "another kind of file is at the path, and is not replaced"},
+	"a directory": {func(t *testing.T, path string) {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}, "another kind of file is at the path, and is not replaced"},
+	"a link to a stale socket": {func(t *testing.T, path string) {
+		stale(t, path+"2")
+		if err := os.Symlink(path+"2", path); err != nil {
+			t.Fatal(err)
+		}
+	}, "another kind of file is at the path, and is not replaced"},
+	"a directory that the group may write": {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o770) }, "mode 0770 lets others write to it"},
+	"a directory like /tmp":                {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o777|fs.ModeSticky) }, "mode 0777 lets others write to it"},
+	"a directory that others may read":     {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o755) }, ""},
+}
+
 func TestListenOnWhatIsThere(t *testing.T) {
-	for name, tc := range map[string]struct {
-		prepare func(t *testing.T, path string)
-		want    string
-	}{
-		"nothing":        {func(*testing.T, string) {}, ""},
-		"a stale socket": {stale, ""},
-		"a live socket": {func(t *testing.T, path string) {
-			l, err := net.Listen("unix", path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
-		}, "another server listens on it"},
-		"a datagram socket": {func(t *testing.T, path string) {
-			c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = c.Close() })
-		}, "cannot tell whether it is in use"},
-		"a file": {func(t *testing.T, path string) {
-			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}, "another kind of file is at the path, and is not replaced"},
-		"a directory": {func(t *testing.T, path string) {
-			if err := os.Mkdir(path, 0o700); err != nil {
-				t.Fatal(err)
-			}
-		}, "another kind of file is at the path, and is not replaced"},
-		"a link to a stale socket": {func(t *testing.T, path string) {
-			stale(t, path+"2")
-			if err := os.Symlink(path+"2", path); err != nil {
-				t.Fatal(err)
-			}
-		}, "another kind of file is at the path, and is not replaced"},
-		"a directory that the group may write": {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o770) }, "mode 0770 lets others write to it"},
-		"a directory like /tmp":                {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o777|fs.ModeSticky) }, "mode 0777 lets others write to it"},
-		"a directory that others may read":     {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o755) }, ""},
-	} {
+	for name, tc := range listenOnWhatIsThereExamples {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			chmod(t, dir, 0o700)

@@ -75,53 +75,55 @@ func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	return f.Steps[0]
 }
 
+var rebindExamples = map[string]struct {
+	change []func(*healer.Case)
+	did    string
+	plan   facts.RebindPlan
+}{
+	"a subdirectory": {[]func(*healer.Case){lost}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"the whole volume": {
+		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
+		"rebind",
+		facts.RebindPlan{Attr: facts.AttrNoExec, Private: true},
+	},
+	"below a staged subvolume": {[]func(*healer.Case){lost, func(c *healer.Case) {
+		c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
+		c.MountPoints[1].Stack[0].Root = "/vols/v"
+	}}, "rebind", facts.RebindPlan{Sub: "a/b", Attr: facts.AttrNoExec, Private: true}},
+	"read-only": {
+		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly })},
+		"rebind",
+		facts.RebindPlan{Sub: "sub", Attr: facts.AttrReadOnly, Private: true},
+	},
+	"shared": {
+		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
+		"rebind",
+		facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Shared: true},
+	},
+	"slave": {
+		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
+		"rebind",
+		facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec},
+	},
+	// A pod that waits for its mount is not helped by waiting longer.
+	"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"interrupted, on a full and slow volume": {
+		[]func(*healer.Case){placeholderAlone, left(0, 0), late(9)}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
+	},
+	"a filesystem that counted errors": {
+		[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
+	},
+	"a device that is write-protected": {
+		[]func(*healer.Case){lost, device(func(d *facts.BlockDevice) { d.ReadOnly = true })}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
+	},
+	"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, facts.AttrReadOnly)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"interrupted":                      {[]func(*healer.Case){placeholderAlone}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+}
+
 func TestRebind(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change []func(*healer.Case)
-		did    string
-		plan   facts.RebindPlan
-	}{
-		"a subdirectory": {[]func(*healer.Case){lost}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-		"the whole volume": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
-			"rebind",
-			facts.RebindPlan{Attr: facts.AttrNoExec, Private: true},
-		},
-		"below a staged subvolume": {[]func(*healer.Case){lost, func(c *healer.Case) {
-			c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
-			c.MountPoints[1].Stack[0].Root = "/vols/v"
-		}}, "rebind", facts.RebindPlan{Sub: "a/b", Attr: facts.AttrNoExec, Private: true}},
-		"read-only": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly })},
-			"rebind",
-			facts.RebindPlan{Sub: "sub", Attr: facts.AttrReadOnly, Private: true},
-		},
-		"shared": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
-			"rebind",
-			facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Shared: true},
-		},
-		"slave": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
-			"rebind",
-			facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec},
-		},
-		// A pod that waits for its mount is not helped by waiting longer.
-		"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-		"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-		"interrupted, on a full and slow volume": {
-			[]func(*healer.Case){placeholderAlone, left(0, 0), late(9)}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
-		},
-		"a filesystem that counted errors": {
-			[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
-		},
-		"a device that is write-protected": {
-			[]func(*healer.Case){lost, device(func(d *facts.BlockDevice) { d.ReadOnly = true })}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
-		},
-		"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, facts.AttrReadOnly)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-		"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-		"interrupted":                      {[]func(*healer.Case){placeholderAlone}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-	} {
+	for name, tc := range rebindExamples {
 		t.Run(name, func(t *testing.T) {
 			c := with(tc.change...)()
 			h := &scribe{}
