@@ -103,11 +103,11 @@ demo-programs: $(TOOLS)/grpcurl
 	$(BUILD) -o bin/ ./cmd/node-healer ./cmd/node-healer-worker
 	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
 
-# --keep-going: one run reports every failure, not only the first. What follows integration
-# uses what was built beside it.
+# --keep-going: one run reports every failure, not only the first. What comes last uses what
+# was built before, beside the tests.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels installed lint vet
+	$(MAKE) --keep-going deps deps-kernels build check-generate side-by-side installed lint vet
 
 # For a night or a release.
 .PHONY: test-full
@@ -130,11 +130,12 @@ integration: deps build ## tests on the real kernel (root)
 race: deps build ## the same, with server and gateway built with the race detector (root)
 	@TEST_RACE=1 .ci/integration
 
-.PHONY: integration-and-kernels
-integration-and-kernels: deps deps-kernels build
-	@.ci/integration kernels
+# Unit tests, integration tests and those on older kernels: each waits half of the time.
+.PHONY: side-by-side
+side-by-side: deps deps-kernels build
+	@.ci/integration all
 
-# Beside the integration tests, which wait half of the time. Linter and compiler remember.
+# On what those leave of the processors. Linter and compiler remember.
 .PHONY: ahead
 ahead: lint vet image
 	for t in deploy/image test/chart "test/monitoring -tags remove_all_sd"; do \
@@ -151,13 +152,13 @@ mutate: deps build ## break lines that keep data safe, one at a time: each turns
 
 .PHONY: e2e
 e2e: deps build kubernetes s3 ## a real node with kubelet: a pod gets its volume back without a restart (root)
-	$(GO) test -count=1 -timeout 10m ./test/e2e/...
+	$(GO) test -count=1 -timeout 15m ./test/e2e/...
 
 # What needs an API: node, chart and install commands, integration tests.
 .PHONY: oldest
 oldest: export TEST_KUBERNETES := kubernetes-1.32
 oldest: deps build $(OLDEST) $(S3) ## the tests that need a Kubernetes, on the oldest that is supported (root)
-	$(GO) test -count=1 -timeout 10m ./test/e2e/...
+	$(GO) test -count=1 -timeout 15m ./test/e2e/...
 	cd test/chart && $(GO) test -count=1 ./...
 	$(GO) test -count=1 -timeout 60m ./test/integration \
 		-run "^($$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' test/integration/cluster_*_test.go | paste -sd '|'))\$$"

@@ -24,8 +24,8 @@ const (
 	lanesEnv = "TEST_LANES"
 	// queueEnv is set where the names of the tests to run come from standard input.
 	queueEnv = "NODE_HEALER_TEST_QUEUE"
-	// maxLanes is how many there are otherwise: tests wait for about half of their time.
-	maxLanes = 3
+	// maxLanes is how many there are otherwise: tests wait for more than half of their time.
+	maxLanes = 4
 	// nameSize is that of one entry of the queue. A page of a pipe holds 32 of them: no
 	// reader ever gets a part of one.
 	nameSize = 128
@@ -42,7 +42,7 @@ func lanes() int {
 	if os.Getenv(vm) != "" {
 		return 1
 	}
-	return min(maxLanes, runtime.NumCPU()+1)
+	return min(maxLanes, runtime.NumCPU()+2)
 }
 
 // runLanes runs the tests that flags ask for: first side by side all but those that are
