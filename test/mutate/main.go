@@ -20,8 +20,12 @@ import (
 	"time"
 )
 
-// timeout bounds one package's tests of a mutated tree, which may hang because of it.
-const timeout = 2 * time.Minute
+// timeout bounds one package's tests of a mutated tree, which may hang because of it, and
+// withBuild those and what is built for them, which a busy machine takes long for.
+const (
+	timeout   = 4 * time.Minute
+	withBuild = 15 * time.Minute
+)
 
 func main() {
 	only := flag.String("run", "", "only the mutations whose names match")
@@ -111,7 +115,7 @@ func (m mutation) try(ctx context.Context, tree string, all bool) (killed string
 			err = back
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, withBuild)
 	defer cancel()
 	args := []string{"test", "-count=1", "-timeout", timeout.String(), "./" + m.tests}
 	if !all {

@@ -129,6 +129,11 @@ var mutations = []mutation{
 		tests: integration, run: "TestRestageTakesNoOtherMount",
 	},
 	{
+		name: "restage: what is bare is staged, whatever it was", file: "pkg/healer/provider/driver/restage.go",
+		from: "return staged, c.Restaging() && isFUSE(", to: "return staged, true || c.Restaging() && isFUSE(",
+		tests: integration, run: "TestBlankDisk",
+	},
+	{
 		name: "gate: a container that is not proven shows that a volume is wanted", file: "internal/wanted/wanted.go",
 		from: "in.Proof != \"\" && (in.PodUID", to: "(in.PodUID",
 		tests: "internal/wanted", run: "Test.*",
