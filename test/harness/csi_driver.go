@@ -156,7 +156,23 @@ func (d *CSIDriver) Try(call func(context.Context, *grpc.ClientConn) error) erro
 // NewVolume makes a volume that the driver stages and publishes, with data in it.
 func (d *CSIDriver) NewVolume(id string) *Volume {
 	d.node.T.Helper()
-	v := d.node.layOut("fuse", id)
+	return d.newVolume("fuse", id)
+}
+
+// NewDisk is NewVolume for one that is an ext4 on a disk.
+func (d *CSIDriver) NewDisk(id string) *Volume {
+	d.node.T.Helper()
+	image := d.Image(id)
+	Mkdir(d.node.T, filepath.Dir(image))
+	Must(d.node.T, os.WriteFile(image, nil, 0o600))
+	Must(d.node.T, os.Truncate(image, imageSize("ext4")))
+	Run(d.node.T, "mkfs.ext4", "-q", image)
+	return d.newVolume("ext4", id)
+}
+
+func (d *CSIDriver) newVolume(fs, id string) *Volume {
+	d.node.T.Helper()
+	v := d.node.layOut(fs, id)
 	d.Call(d.Stages(v))
 	v.fill()
 	v.Publish(PodUID)
@@ -220,14 +236,17 @@ func (d *CSIDriver) Request(v *Volume) *healerpb.NodeHealerRequest {
 	return req
 }
 
-// Table is the node's, with a word for the device of what is staged of a volume now: a
-// volume that was staged anew reads the same as before.
-func (d *CSIDriver) Table(v *Volume) []string {
+// Table is the node's, with a word for the device of what is staged of each volume now: volumes
+// that were staged anew read the same as before.
+func (d *CSIDriver) Table(volumes ...*Volume) []string {
 	d.node.T.Helper()
-	table, staged := d.node.Table(), Layers(d.node.T, v.Staging)
-	for i := range table {
-		if len(staged) > 0 {
-			table[i] = strings.ReplaceAll(table[i], " "+staged[0].Dev.String()+" ", " staged ")
+	table := d.node.Table()
+	for _, v := range volumes {
+		staged := Layers(d.node.T, v.Staging)
+		for i := range table {
+			if len(staged) > 0 {
+				table[i] = strings.ReplaceAll(table[i], " "+staged[0].Dev.String()+" ", " staged of "+v.ID+" ")
+			}
 		}
 	}
 	slices.Sort(table)
@@ -237,7 +256,13 @@ func (d *CSIDriver) Table(v *Volume) []string {
 // SameTable fails the test when the node's mount table is not as Table had it.
 func (d *CSIDriver) SameTable(v *Volume, before []string) {
 	d.node.T.Helper()
-	if after := d.Table(v); !slices.Equal(before, after) {
+	d.SameTables([]*Volume{v}, before)
+}
+
+// SameTables is SameTable for several volumes.
+func (d *CSIDriver) SameTables(volumes []*Volume, before []string) {
+	d.node.T.Helper()
+	if after := d.Table(volumes...); !slices.Equal(before, after) {
 		d.node.T.Fatalf("the mount table changed\nbefore:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 	}
 }

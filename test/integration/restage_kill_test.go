@@ -15,26 +15,30 @@ import (
 )
 
 // TestRestageKilled kills the worker, and the server, at every instant of a step: the next
-// calls heal the volume.
+// calls heal the volume. They come last: some have to wait until the driver no longer counts as
+// at work.
 func TestRestageKilled(t *testing.T) {
 	n, d := impatient(t)
-	for i, instant := range []string{
+	kills := map[string]func(b *harness.Begun){
+		"worker": func(b *harness.Begun) { b.KillWorker() },
+		"server": func(*harness.Begun) { n.Kill() }, // which ends the worker
+	}
+	instants := []string{
 		"unmount-dead", "unmount-dead/one", // before the driver is called
 		"mount-dead/checked", "mount-dead/moved", "mount-dead/verified", // after it failed
-	} {
-		t.Run(instant, func(*testing.T) {
-			v := d.NewVolume("v" + string(rune('a'+i)))
-			n.Expect("healthy", d.Request(v))
-			before := d.Table(v)
-			for _, kill := range []func(b *harness.Begun){
-				func(b *harness.Begun) { b.KillWorker() },
-				func(*harness.Begun) { n.Kill() }, // which ends the worker
-			} {
+	}
+	volumes := healthyVolumes(n, d, len(kills)*len(instants))
+	before, left := d.Table(volumes...), volumes
+	for _, instant := range instants {
+		for victim, kill := range kills {
+			t.Run(instant+" "+victim, func(*testing.T) {
+				v := left[0]
+				left = left[1:]
 				d.KillDaemon(v)
 				n.Stop()
 				n.Pause = instant
 				n.Start()
-				if i > 1 {
+				if strings.HasPrefix(instant, "mount-dead") {
 					d.Behave(csidriver.Mode{Stage: csidriver.NeverBare})
 				}
 				b := n.BeginAndStop(d.Request(v))
@@ -42,15 +46,17 @@ func TestRestageKilled(t *testing.T) {
 				b.LetGo()
 				d.Behave(csidriver.Mode{})
 				n.Stop()
-				n.Pause = ""
-				n.Start()
-				harness.Eventually(t, "the volume is healed", func() bool {
-					return strings.HasPrefix(n.Message(d.Request(v)), "healed")
-				})
-				d.SameTable(v, before)
-			}
+			})
+		}
+	}
+	n.Pause = ""
+	n.Start()
+	for _, v := range volumes {
+		harness.Eventually(t, v.ID+" is healed", func() bool {
+			return strings.HasPrefix(n.Message(d.Request(v)), "healed")
 		})
 	}
+	d.SameTables(volumes, before)
 }
 
 // TestRestageKilledInTheDriver kills the server while the driver stages. The driver gets no second

@@ -21,6 +21,17 @@ func restaging(t *testing.T, order string, m csidriver.Mode) (*harness.Node, *ha
 	return n.Start(), d
 }
 
+// healthyVolumes makes volumes of the driver that were seen healthy.
+func healthyVolumes(n *harness.Node, d *harness.CSIDriver, count int) (volumes []*harness.Volume) {
+	n.T.Helper()
+	for i := range count {
+		v := d.NewVolume(fmt.Sprint("v", i))
+		n.Expect("healthy", d.Request(v))
+		volumes = append(volumes, v)
+	}
+	return volumes
+}
+
 // TestRestage kills a volume's daemon: one call has the driver start it anew, and the
 // volume is back at its target, with the same data.
 func TestRestage(t *testing.T) {

@@ -21,12 +21,17 @@ func (d Driver) onDisk(volume string) bool {
 }
 
 // stageDisk checks the filesystem, as drivers do, and mounts it.
-func (d Driver) stageDisk(volume, at string) error {
+func (d Driver) stageDisk(m Mode, volume, at string) error {
 	if is, err := mounted(at); err != nil || is {
 		return err
 	}
 	image := d.Image(volume)
-	kind, err := exec.Command("blkid", "-o", "value", "-s", "TYPE", image).Output()
+	if m.Formats {
+		if err := formatBlank(image); err != nil {
+			return err
+		}
+	}
+	kind, err := exec.Command("blkid", "-p", "-o", "value", "-s", "TYPE", image).Output()
 	if err != nil {
 		return fmt.Errorf("blkid %s: %w", image, err)
 	}
@@ -38,6 +43,18 @@ func (d Driver) stageDisk(volume, at string) error {
 	}
 	if out, err := exec.Command("mount", "-o", "loop", image, at).CombinedOutput(); err != nil {
 		return fmt.Errorf("mount: %w: %s", err, out)
+	}
+	return nil
+}
+
+// formatBlank makes an ext4 on a disk in which nothing is found.
+func formatBlank(image string) error {
+	err := exec.Command("blkid", "-p", image).Run()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 2 {
+		return err
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", image).CombinedOutput(); err != nil {
+		return fmt.Errorf("mkfs.ext4: %w: %s", err, out)
 	}
 	return nil
 }

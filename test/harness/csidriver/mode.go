@@ -38,6 +38,9 @@ type Mode struct {
 	// PublishOnly has it stage nothing, and mount at the target itself what NodeStageVolume
 	// mounts else, also when it is called once more (requiresRepublish).
 	PublishOnly bool `json:"publishOnly,omitempty"`
+	// Formats has it make a filesystem on a disk that has none, as the library does that most
+	// drivers use (FormatAndMount of k8s.io/mount-utils).
+	Formats bool `json:"formats,omitempty"`
 	// NoAddons has it serve no CSI-Addons socket, as most drivers. It counts when the
 	// plugin starts.
 	NoAddons bool `json:"noAddons,omitempty"`

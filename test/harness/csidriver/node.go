@@ -97,7 +97,7 @@ func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeReques
 	if n.driver.onDisk(req.GetVolumeId()) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if err := n.driver.stageDisk(req.GetVolumeId(), at); err != nil {
+		if err := n.driver.stageDisk(m, req.GetVolumeId(), at); err != nil {
 			return nil, failed("stage the disk", err)
 		}
 		return &csi.NodeStageVolumeResponse{}, nil
