@@ -87,31 +87,9 @@ var errTooManyFiles = errors.New("more open files than are read in time")
 
 func (s *scan) connectionsOf(pid int) (found connections) {
 	end := time.Now().Add(itemTimeout) // then each goes on without this process
-	err := s.proc.inThread(pid, func(dir string) (err error) {
+	err := s.proc.inThread(pid, func(dir string) error {
 		found = connections{}
-		fds, err := s.proc.open(dir + "/fd")
-		if err != nil {
-			return err
-		}
-		list := os.NewFile(uintptr(fds), "fd")
-		defer list.Close()
-		for {
-			names, err := list.Readdirnames(256)
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err == nil && time.Now().After(end) {
-				err = errTooManyFiles
-			}
-			if err != nil {
-				return err
-			}
-			for _, fd := range names {
-				if err := s.connectionAt(dir, fd, &found); err != nil && !gone(err) { // closed meanwhile
-					return err
-				}
-			}
-		}
+		return s.eachDescriptor(dir, end, func(fd string) error { return s.connectionAt(dir, fd, &found) })
 	})
 	found.unread = err != nil && !gone(err)
 	if len(found.told) == 0 {
@@ -121,6 +99,33 @@ func (s *scan) connectionsOf(pid int) (found connections) {
 		return connections{}
 	}
 	return found
+}
+
+// eachDescriptor visits what a process has open, if that can be done until end.
+func (s *scan) eachDescriptor(dir string, end time.Time, visit func(fd string) error) error {
+	fds, err := s.proc.open(dir + "/fd")
+	if err != nil {
+		return err
+	}
+	list := os.NewFile(uintptr(fds), "fd")
+	defer list.Close()
+	for {
+		names, err := list.Readdirnames(256)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil && time.Now().After(end) {
+			err = errTooManyFiles
+		}
+		if err != nil {
+			return err
+		}
+		for _, fd := range names {
+			if err := visit(fd); err != nil && !gone(err) { // closed meanwhile
+				return err
+			}
+		}
+	}
 }
 
 // connectionAt adds the connection of a descriptor. The FUSE device may have any name, also one in

@@ -59,6 +59,16 @@ type FUSEDaemons struct {
 	Cut bool
 }
 
+// Peer is the other end of a TCP connection of a daemon: mostly its server.
+type Peer struct {
+	// Address is its IP address and port.
+	Address string
+	// Connected is false as long as it accepted no connection.
+	Connected bool
+	// Retransmits is how often the kernel has sent the same again, without any answer since.
+	Retransmits int
+}
+
 // AbortPlan names a FUSE connection by a mount of it, and what belongs to the
 // volume. An abort ends the connection for all its mounts, with what they still have to
 // write.

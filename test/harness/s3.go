@@ -64,6 +64,9 @@ func NewS3At(t testing.TB, host string, keys ...string) *S3 {
 // URL is where the server is.
 func (s *S3) URL() string { return "http://" + s.address }
 
+// Address is its IP address and port.
+func (s *S3) Address() string { return s.address }
+
 // Data is the directory with the objects of the bucket.
 func (s *S3) Data() string { return filepath.Join(s.dir, "data", S3Bucket) }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
@@ -28,6 +29,9 @@ func TestLookupAfterRestage(t *testing.T) {
 	d.KillDaemon(v)
 	n.Expect("abnormal", d.Request(v), "restage of the staging mount point in ", "BackendUnreachable", "EIO")
 	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "EIO", fmt.Sprintf("process %d rclone", daemonOf(t, d, v)), "Nothing was changed")
+	if said := n.Message(d.Request(v)); strings.Contains(said, "its server") {
+		t.Errorf("a server that refuses a key is called silent: %s", said)
+	}
 	server.Allow("key")
 	n.Expect("healed", d.Request(v), "replace of the target in ", "replace-in-container")
 	d.SameTable(v, before)
@@ -54,6 +58,7 @@ func TestLookupWhileServerIsAway(t *testing.T) {
 	before, sum := d.Table(v), v.Sum(v.MountPoint())
 	server.Suspend()
 	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "no answer within", fmt.Sprintf("process %d s3fs", daemonOf(t, d, v)))
+	n.Expect("abnormal", d.Request(v), "it is connected to "+server.Address()) // the kernel acknowledges for it
 	v.Unpublish()
 	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "NotMounted")
 	server.Resume()
@@ -62,6 +67,37 @@ func TestLookupWhileServerIsAway(t *testing.T) {
 	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data is another one")
 	}
+}
+
+// TestLookupNamesServer has what the server sends to s3fs lost on its way into the network of
+// the daemon's pod.
+func TestLookupNamesServer(t *testing.T) {
+	network := harness.NewNetwork(t)
+	server := harness.NewS3At(t, network.Host(), "key")
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms")
+	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true, Daemon: network.Inside(server.S3FS("key"))})
+	n.Start()
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	network.Lose()
+	namesServer(n, d.Request(v), "its server "+server.Address()+" has not answered (")
+	network.Restore()
+	soon(n, "healthy", d.Request(v))
+}
+
+// namesServer asks until the answer has some words.
+func namesServer(n *harness.Node, r *healerpb.NodeHealerRequest, words string) {
+	n.T.Helper()
+	said := ""
+	defer func() {
+		if n.T.Failed() {
+			n.T.Log(said)
+		}
+	}()
+	harness.Eventually(n.T, words, func() bool {
+		said = n.Message(r)
+		return strings.Contains(said, words)
+	})
 }
 
 // daemonOf returns the process of a volume's last daemon.

@@ -19,6 +19,7 @@ var served = facts.Dev{Minor: 52}
 // node is a host with one daemon.
 type node struct {
 	daemons facts.FUSEDaemons
+	peers   []facts.Peer
 	err     error
 	// waiting is what each call returns, the last one again and again.
 	waiting []int
@@ -34,6 +35,13 @@ func (n *node) FUSEDaemons(_ context.Context, dev facts.Dev) (facts.FUSEDaemons,
 		return facts.FUSEDaemons{}, nil
 	}
 	return n.daemons, n.err
+}
+
+func (n *node) Peers(_ context.Context, _ facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer {
+	if len(daemons) == 0 {
+		return nil
+	}
+	return n.peers
 }
 
 func (n *node) FUSEWaiting(context.Context, facts.Dev) int {

@@ -17,6 +17,8 @@ type evidence map[facts.Dev]connection
 // ask its storage.
 type connection struct {
 	daemons facts.FUSEDaemons
+	// peers are with whom the daemons are connected.
+	peers []facts.Peer
 	// before and after are the requests that waited, at an interval of at least
 	// drainTime; -1 for unknown.
 	before, after int
@@ -50,6 +52,9 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), sb.Lookup.Failed(c.LookedUp()):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
+			if sb.Lookup.Failed(c.LookedUp()) {
+				got.peers = p.host.Peers(ctx, dev, got.daemons.Processes)
+			}
 			if p.inputs != nil && sb.Lookup.Failed(c.LookedUp()) {
 				in, _ := p.inputs.Inputs(ctx, c) // what cannot be read says nothing
 				got.written = in.Written
@@ -81,6 +86,7 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPo
 	if got.daemons, err = p.host.FUSEDaemons(ctx, dev); err != nil {
 		return got, err
 	}
+	got.peers = p.host.Peers(ctx, dev, got.daemons.Processes)
 	select {
 	case <-later.C:
 		got.after = p.host.FUSEWaiting(ctx, dev)

@@ -34,7 +34,7 @@ func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
 	case j.sb.Lookup.Failed(j.c.LookedUp()):
-		cond := j.one(healer.BackendUnreachable, j.adviceStorage(), "%s for a name that cannot exist: %s answers for its root from memory", j.lookup(), j.served())
+		cond := j.one(healer.BackendUnreachable, j.adviceStorage(), "%s for a name that cannot exist: %s answers for its root from memory%s", j.lookup(), j.served(), j.server())
 		if j.sb.Lookup.Earlier {
 			// It may be over: a volume that is in use all the time cannot be asked again, and
 			// is not to be kept from its other mount points for that.
@@ -54,7 +54,7 @@ func (j judgement) condition() (healer.Condition, bool) {
 		}
 		return j.one(healer.DaemonStopped, fmt.Sprintf(adviceStopped, first.PID), "%s is %s; %s", j.served(), how, j.waiting()), true
 	default:
-		return j.one(healer.DaemonHung, adviceHung, "%s does not answer; %s", j.served(), j.waiting()), true
+		return j.one(healer.DaemonHung, adviceHung, "%s does not answer; %s%s", j.served(), j.waiting(), j.server()), true
 	}
 }
 
@@ -145,4 +145,21 @@ func (j judgement) waiting() string {
 	default:
 		return fmt.Sprintf("%d requests wait, and none was answered within %s", after, drainTime)
 	}
+}
+
+// server returns which servers of the daemon are silent, or else those that it is connected to.
+func (j judgement) server() (text string) {
+	var connected []string
+	for _, p := range j.connection.peers {
+		switch {
+		case p.Retransmits > 1: // a single packet may have been lost
+			text += fmt.Sprintf("; its server %s has not answered (%d retransmits)", p.Address, p.Retransmits)
+		case p.Connected:
+			connected = append(connected, p.Address)
+		}
+	}
+	if text == "" && len(connected) > 0 {
+		text = "; it is connected to " + strings.Join(connected, ", ")
+	}
+	return text
 }

@@ -108,6 +108,32 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// The servers of a daemon that cannot ask its storage, or hangs, are named, the silent ones alone.
+func TestServers(t *testing.T) {
+	works := facts.Peer{Address: "10.0.0.5:443", Connected: true}
+	lost := facts.Peer{Address: "10.0.0.6:443", Connected: true, Retransmits: 3}
+	refuses := facts.Peer{Address: "[fd00::7]:443", Retransmits: 2}
+	slow := facts.Peer{Address: "10.0.0.9:443", Connected: true, Retransmits: 1}
+	begun := facts.Peer{Address: "10.0.0.8:443"}
+	for name, tc := range map[string]struct {
+		c     healer.Case
+		peers []facts.Peer
+		says  string
+	}{
+		"EIO":                {lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}), []facts.Peer{lost, works}, "from memory; its server 10.0.0.6:443 has not answered (3 retransmits)"},
+		"no answer":          {lookedUp(facts.Lookup{Asked: true, TimedOut: true}), []facts.Peer{refuses}, "from memory; its server [fd00::7]:443 has not answered (2 retransmits)"},
+		"hangs":              {silent(), []facts.Peer{lost, refuses}, "within 100ms; its server 10.0.0.6:443 has not answered (3 retransmits); its server [fd00::7]:443 has not answered (2 retransmits)"},
+		"none is silent":     {silent(), []facts.Peer{slow, begun, works}, "within 100ms; it is connected to 10.0.0.9:443, 10.0.0.5:443"},
+		"a connection begun": {silent(), []facts.Peer{begun}, "within 100ms"},
+		"none":               {silent(), nil, "within 100ms"},
+	} {
+		f := collect(t, New(&node{daemons: lives, peers: tc.peers, waiting: []int{2}}, nil, false), tc.c)
+		if len(f.Conditions) != 1 || !strings.HasSuffix(f.Conditions[0].Message, tc.says) {
+			t.Errorf("%s: %+v, want %q", name, f.Conditions, tc.says)
+		}
+	}
+}
+
 // A healthy volume, one of another kind, and one that the driver has staged anew cost
 // nothing.
 func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
