@@ -182,6 +182,7 @@ func TestRights(t *testing.T) {
 	}
 	want := []string{
 		"ClusterRole get,list,watch,delete volumehealjobs",
+		"ClusterRole create volumehealjobs",
 		"ClusterRole patch volumehealjobs/status",
 		"ClusterRole get persistentvolumeclaims,persistentvolumes,nodes",
 		"ClusterRole list pods",

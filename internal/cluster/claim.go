@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
@@ -36,17 +38,25 @@ func stateOf(c volumeConditions) string {
 	return volumehealth.Healthy
 }
 
+// evictable returns the reasons for which the controller may evict pods.
+func evictable(c volumeConditions) []string {
+	return slices.DeleteFunc(strings.Split(c.reasons(), ","), func(reason string) bool { return !slices.Contains(clustersettings.EvictReasons, reason) })
+}
+
 // annotation is what is known of a claim's annotation.
 type annotation struct {
 	// claim is empty while the annotation is unknown.
 	claim        types.UID
 	state, since string
+	evictable    []string
 	// due is when it is written again even if nothing changed.
 	due time.Time
 }
 
 // covers returns whether nothing has to be written for the volume's last check.
-func (a annotation) covers(v volume) bool { return a.state == v.state && v.checked.Before(a.due) }
+func (a annotation) covers(v volume) bool {
+	return a.state == v.state && slices.Equal(a.evictable, v.evictable) && v.checked.Before(a.due)
+}
 
 // annotate writes the state of a volume to its claim if it changed or is due, and returns
 // what the claim has, also with an error. Without a claim nothing is written, and the next
@@ -58,7 +68,7 @@ func (r *reporter) annotate(ctx context.Context, v volume, claim *corev1.ObjectR
 	}
 	now, err := r.update(ctx, v, *claim, volumehealth.Annotation+string(node))
 	if errors.Is(err, errNoClaim) { // not tried again at every check
-		return annotation{state: v.state, due: v.checked.Add(refresh())}, nil
+		return annotation{state: v.state, evictable: v.evictable, due: v.checked.Add(refresh())}, nil
 	}
 	return now, err
 }
@@ -81,11 +91,11 @@ func (r *reporter) update(ctx context.Context, v volume, claim corev1.ObjectRefe
 		}
 	}
 	checked := v.checked.UTC().Format(time.RFC3339)
-	now := annotation{claim: claim.UID, state: v.state, since: checked, due: v.checked.Add(refresh())}
+	now := annotation{claim: claim.UID, state: v.state, since: checked, evictable: v.evictable, due: v.checked.Add(refresh())}
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}
-	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: checked, Since: now.since, Node: r.node})
+	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: checked, Since: now.since, Node: r.node, Evictable: now.evictable})
 	if err != nil {
 		return before, fmt.Errorf("encode the health of a volume: %w", err)
 	}
@@ -105,7 +115,7 @@ func parseAnnotation(claim types.UID, value string) annotation {
 	if json.Unmarshal([]byte(value), &s) != nil {
 		return annotation{claim: claim}
 	}
-	a := annotation{claim: claim, state: s.State, since: s.Since}
+	a := annotation{claim: claim, state: s.State, since: s.Since, evictable: s.Evictable}
 	checked, err := time.Parse(time.RFC3339, s.LastChecked)
 	if err == nil && checked.Before(time.Now()) {
 		a.due = checked.Add(refresh())

@@ -35,13 +35,16 @@ func TestHealthOfAClaim(t *testing.T) {
 	at := func(state, checked, since string) string {
 		return `{"state":"` + state + `","lastChecked":"2000-01-01T` + checked + `Z","since":"2000-01-01T` + since + `Z","node":"node-1"}`
 	}
+	evictable := func(checked, reason string) string {
+		return strings.TrimSuffix(at("unhealthy", checked, "00:00:00"), "}") + `,"evictable":["` + reason + `"]}`
+	}
 	tests := map[string]struct {
 		earlier string // what another process wrote
 		steps   []step
 	}{
 		"changes are written at once": {"", []step{
 			{time.Minute, healthy(), at("healthy", "00:01:00", "00:01:00")},
-			{time.Minute, abnormal(healer.IOError), at("unhealthy", "00:02:00", "00:02:00")},
+			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:02:00", "00:02:00")},
 			{time.Minute, healed(), at("healthy", "00:03:00", "00:03:00")},
 		}},
 		"what was not judged is not healthy": {"", []step{
@@ -51,17 +54,23 @@ func TestHealthOfAClaim(t *testing.T) {
 			{time.Minute, healthy(), at("healthy", "00:03:00", "00:03:00")},
 		}},
 		"the same is written when it is due": {"", []step{
-			{0, abnormal(healer.IOError), at("unhealthy", "00:00:00", "00:00:00")},
+			{0, abnormal(healer.Disconnected), at("unhealthy", "00:00:00", "00:00:00")},
 			{36 * time.Minute, checked(abnormal(healer.NotMounted)), at("unhealthy", "00:00:00", "00:00:00")},
-			{36 * time.Minute, abnormal(healer.IOError), at("unhealthy", "01:12:00", "00:00:00")},
-			{36 * time.Minute, abnormal(healer.IOError), at("unhealthy", "01:12:00", "00:00:00")},
+			{36 * time.Minute, abnormal(healer.Disconnected), at("unhealthy", "01:12:00", "00:00:00")},
+			{36 * time.Minute, abnormal(healer.Disconnected), at("unhealthy", "01:12:00", "00:00:00")},
+		}},
+		"what pods may be evicted for is written at once": {"", []step{
+			{0, abnormal(healer.Disconnected), at("unhealthy", "00:00:00", "00:00:00")},
+			{time.Minute, abnormal(healer.FilesystemShutdown), evictable("00:01:00", "FilesystemShutdown")},
+			{time.Minute, abnormal(healer.FilesystemShutdown), evictable("00:01:00", "FilesystemShutdown")},
+			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:03:00", "00:00:00")},
 		}},
 		"since is kept across processes": {`{"state":"healthy","lastChecked":"1999-12-31T10:00:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
 			{0, healthy(), `{"state":"healthy","lastChecked":"2000-01-01T00:00:00Z","since":"1999-01-01T00:00:00Z","node":"node-1"}`},
 		}},
 		"what is not due is left alone": {`{"state":"healthy","lastChecked":"1999-12-31T23:59:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
 			{0, healthy(), `{"state":"healthy","lastChecked":"1999-12-31T23:59:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`},
-			{time.Minute, abnormal(healer.IOError), at("unhealthy", "00:01:00", "00:01:00")},
+			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:01:00", "00:01:00")},
 		}},
 		"another state since then": {`{"state":"unhealthy","lastChecked":"1999-12-31T23:59:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
 			{0, healthy(), at("healthy", "00:00:00", "00:00:00")},
@@ -233,12 +242,12 @@ func TestHealthThatChangesMeanwhile(t *testing.T) {
 		api, known := oneVolume(t)
 		r, end := reporting(t, api, known)
 		defer end()
-		r.note(abnormal(healer.IOError), words("abnormal"))
+		r.note(abnormal(healer.Disconnected), words("abnormal"))
 		time.Sleep(time.Minute)
 		var once sync.Once
 		api.set(func(verb, resource string) error {
 			if verb == "patch" && resource == "persistentvolumeclaims" {
-				once.Do(func() { r.note(abnormal(healer.IOError), words("abnormal")) })
+				once.Do(func() { r.note(abnormal(healer.Disconnected), words("abnormal")) })
 			}
 			return nil
 		})

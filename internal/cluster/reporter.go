@@ -72,6 +72,8 @@ type volume struct {
 	// checked mount points. state is empty while no check could judge all of it.
 	checked time.Time
 	state   string
+	// evictable are its reasons that only a new pod ends.
+	evictable []string
 	// pods are those whose mount points the last check saw.
 	pods []string
 	// since has, by reason, since when the volume's checks have found it.
@@ -127,7 +129,7 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 	}
 	v.since, v.pods = since, podsOf(report)
 	if !notJudged { // else the claim keeps its annotation: a healed mount point does not make all of it healthy
-		v.checked, v.state = now, stateOf(conditions)
+		v.checked, v.state, v.evictable = now, stateOf(conditions), evictable(conditions)
 	}
 	next, messages := v.reported.after(report, conditions, words)
 	if r.pending+len(messages) > maxPending {

@@ -25,10 +25,10 @@ type Config struct {
 	// Reader reads from the API itself. A cache would have to hold every pod of the
 	// cluster, and may be older than the pod that has just moved.
 	Reader client.Reader
-	// Writer writes and deletes jobs, and reads them from a cache.
+	// Writer makes, writes and deletes jobs, and reads them from a cache.
 	Writer client.Client
 	Events events.EventRecorder
-	// Metrics gets the counter of jobs by result.
+	// Metrics gets what is counted.
 	Metrics prometheus.Registerer
 	// KubeletRoot is kubelet's root directory on the nodes.
 	KubeletRoot string
@@ -74,18 +74,26 @@ func New(cfg Config) (*Reconciler, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reconciler{
-		cfg: cfg, nodes: nodes, jobs: newJobsTotal(),
-		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), pages: semaphore.NewWeighted(1),
+	metrics, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, err
 	}
-	return r, cfg.Metrics.Register(r.jobs)
+	return &Reconciler{
+		cfg: cfg, nodes: nodes, metrics: metrics,
+		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), pages: semaphore.NewWeighted(1),
+	}, nil
 }
 
 // SetUp has a manager run the reconciler. Changes of a job's status do not wake it: it
 // has made them itself.
 func (r *Reconciler) SetUp(manager ctrl.Manager) error {
-	if err := manager.Add(sweeper{r}); err != nil {
-		return err
+	for _, p := range []periodic{
+		{sweepEvery, "look for taints that were left", r.sweep},
+		{searchEvery, "look for volumes that only new pods mend", r.search},
+	} {
+		if err := manager.Add(p); err != nil {
+			return err
+		}
 	}
 	return ctrl.NewControllerManagedBy(manager).
 		Named(Name).

@@ -107,7 +107,7 @@ func (e *evidence) refused() string {
 }
 
 // parseSettings returns what pods with a driver's volumes may be evicted for, or why they
-// may not.
+// may not; without a driver, of any that is allowed.
 func parseSettings(data map[string]string, driver string) (clustersettings.Eviction, string) {
 	for key := range data {
 		if !slices.Contains(clustersettings.Keys, key) {
@@ -125,7 +125,7 @@ func parseSettings(data map[string]string, driver string) (clustersettings.Evict
 	switch {
 	case err != nil:
 		return clustersettings.Eviction{}, fmt.Sprintf("the setting evict: %v", err)
-	case !slices.Contains(allowed.Drivers, driver):
+	case driver != "" && !slices.Contains(allowed.Drivers, driver):
 		return clustersettings.Eviction{}, fmt.Sprintf("driver %s is not among the drivers of the setting evict", driver)
 	}
 	return allowed, ""
@@ -148,10 +148,18 @@ func (e *evidence) annotatedAgainst() string {
 		all = append(all, annotated{"PersistentVolumeClaim", other.claim}, annotated{"PersistentVolume", other.pv})
 	}
 	for _, a := range all {
-		for key, allows := range map[string]string{clustersettings.ModeAnnotation: clustersettings.ModeHeal, clustersettings.EvictAnnotation: "true"} {
-			if value, set := a.object.GetAnnotations()[key]; set && value != allows {
-				return fmt.Sprintf("%s %s has the annotation %s=%s", a.kind, a.object.GetName(), key, value)
-			}
+		if why := forbids(a.object); why != "" {
+			return fmt.Sprintf("%s %s has the annotation %s", a.kind, a.object.GetName(), why)
+		}
+	}
+	return ""
+}
+
+// forbids returns the annotation by which an object forbids evictions; empty: none.
+func forbids(o metav1.Object) string {
+	for key, allows := range map[string]string{clustersettings.ModeAnnotation: clustersettings.ModeHeal, clustersettings.EvictAnnotation: "true"} {
+		if value, set := o.GetAnnotations()[key]; set && value != allows {
+			return key + "=" + value
 		}
 	}
 	return ""

@@ -186,9 +186,7 @@ func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 
 // readSick looks for claims whose nodes say that they are sick.
 func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
-	claims := &metav1.PartialObjectMetadataList{}
-	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
-	return list(ctx, r, claims, everywhere, func(claim *metav1.PartialObjectMetadata) error {
+	return r.eachClaim(ctx, func(claim *metav1.PartialObjectMetadata) error {
 		if len(e.sick) > maxSick || len(saidSick(claim.Annotations)) == 0 {
 			return nil
 		}

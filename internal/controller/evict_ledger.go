@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
 const (
@@ -71,6 +72,16 @@ func pastDeadline(start int64) bool { return time.Since(time.Unix(start, 0)).Abs
 
 // ledger has the evictions that count.
 type ledger []ledgerEntry
+
+// taints counts the taints that stand.
+func (l ledger) taints() (n float64) {
+	for _, e := range l {
+		if e.open() && !e.NoTaint {
+			n++
+		}
+	}
+	return n
+}
 
 // busy says which evictions have to end before another one begins; empty: none.
 func (l ledger) busy(next ledgerEntry, most int) string {
@@ -131,13 +142,12 @@ func (r *Reconciler) readLedger(ctx context.Context) (l ledger, kept *corev1.Con
 	if err := r.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(kept), kept); err != nil {
 		return nil, kept, client.IgnoreNotFound(err)
 	}
-	text := kept.Data[ledgerKey]
-	if text == "" {
-		return nil, kept, nil
+	if text := kept.Data[ledgerKey]; text != "" {
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			return nil, kept, fmt.Errorf("ConfigMap %s/%s: %w", kept.Namespace, ledgerName, err)
+		}
 	}
-	if err := json.Unmarshal([]byte(text), &l); err != nil {
-		return nil, kept, fmt.Errorf("ConfigMap %s/%s: %w", kept.Namespace, ledgerName, err)
-	}
+	r.taints.Set(l.taints())
 	return l, kept, nil
 }
 
@@ -149,12 +159,17 @@ func (r *Reconciler) changeLedger(ctx context.Context, change func(ledger) ledge
 		if err != nil {
 			return err
 		}
-		text, err := json.Marshal(change(l).within(time.Now()))
+		l = change(l).within(time.Now())
+		text, err := json.Marshal(l)
 		if err != nil {
 			return err
 		}
 		kept.Data = map[string]string{ledgerKey: string(text)}
-		return r.cfg.Writer.Update(ctx, kept)
+		if err := r.cfg.Writer.Update(ctx, kept); err != nil {
+			return err
+		}
+		r.taints.Set(l.taints())
+		return nil
 	})
 }
 
@@ -180,5 +195,13 @@ func (r *Reconciler) clean(ctx context.Context, entry ledgerEntry) error {
 	if err != nil && !apierrors.IsNotFound(err) { // a node that is gone has no taint
 		return err
 	}
-	return r.changeEntry(ctx, entry.JobUID, func(e *ledgerEntry) { e.End = time.Now().Unix() })
+	if err := r.changeEntry(ctx, entry.JobUID, func(e *ledgerEntry) { e.End = time.Now().Unix() }); err != nil {
+		return err
+	}
+	result := v1alpha1.ResultFailed
+	if entry.Outcome == succeeded {
+		result = v1alpha1.ResultSucceeded
+	}
+	r.evictions.WithLabelValues(entry.Driver, string(result)).Inc()
+	return nil
 }

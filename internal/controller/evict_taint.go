@@ -42,20 +42,23 @@ func (r *Reconciler) removeTaints(ctx context.Context, node *corev1.Node, gone f
 	return nil
 }
 
-// sweeper removes our taints that nobody will remove otherwise: of jobs that were deleted,
-// and all that are older than the deadline.
-type sweeper struct{ *Reconciler }
+// periodic does something at once, and then again and again. Only the leader does.
+type periodic struct {
+	every time.Duration
+	what  string
+	do    func(context.Context) error
+}
 
-// NeedLeaderElection has only the leader sweep.
-func (s sweeper) NeedLeaderElection() bool { return true }
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (periodic) NeedLeaderElection() bool { return true }
 
-// Start sweeps at once, and then again and again until ctx ends.
-func (s sweeper) Start(ctx context.Context) error {
-	ticker := time.NewTicker(evictDeadline / 2)
+// Start implements manager.Runnable.
+func (p periodic) Start(ctx context.Context) error {
+	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
 	for {
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot look for taints that were left")
+		if err := p.do(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot "+p.what)
 		}
 		select {
 		case <-ctx.Done():
@@ -65,7 +68,11 @@ func (s sweeper) Start(ctx context.Context) error {
 	}
 }
 
-// sweep goes on with other nodes where one cannot be read or written.
+// sweepEvery is how often taints that were left are looked for.
+const sweepEvery = evictDeadline / 2
+
+// sweep removes our taints that nobody will remove otherwise: of jobs that were deleted, and
+// all that are older than the deadline. It goes on with other nodes where one cannot be read or written.
 func (r *Reconciler) sweep(ctx context.Context) error {
 	all, _, err := r.readLedger(ctx)
 	errs := []error{err}

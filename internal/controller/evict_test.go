@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
@@ -31,6 +33,9 @@ func TestPodsAreEvictedAndTheVolumeStagedAnew(t *testing.T) {
 		}
 		all, _, err := w.reconciler.readLedger(t.Context())
 		must(t, err)
+		if testutil.ToFloat64(w.reconciler.evictions.WithLabelValues("driver", "Succeeded")) != 1 || testutil.ToFloat64(w.reconciler.taints) != 0 {
+			t.Error("it is not counted")
+		}
 		if len(all) != 1 || all[0].Node != "node-1" || all[0].Outcome != succeeded || len(all[0].Pods) != 2 || len(job.Status.Nodes) != 1 {
 			t.Errorf("got %+v, %+v", all, job.Status)
 		}
@@ -135,6 +140,9 @@ func TestGivesUp(t *testing.T) {
 				}
 				says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, tc.why)
 				w.clean()
+				if testutil.ToFloat64(w.reconciler.evictions.WithLabelValues("driver", "Failed")) != 1 {
+					t.Error("it is not counted")
+				}
 				if len(w.evicted) != tc.goes {
 					t.Errorf("evicted %v", w.evicted)
 				}
@@ -340,6 +348,9 @@ func TestTaintsOfJobsThatAreGone(t *testing.T) {
 		must(t, w.reconciler.sweep(t.Context()))
 		if w.taintValue() == "" {
 			t.Fatal("the taint of a job that runs was removed")
+		}
+		if n := testutil.ToFloat64(w.reconciler.taints); n != 1 {
+			t.Errorf("%v taints stand", n)
 		}
 		must(t, w.api.Delete(t.Context(), w.job("job")))
 		w.restartEvict()

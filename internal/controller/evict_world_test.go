@@ -33,6 +33,8 @@ type evictWorld struct {
 	*world
 	ctx  context.Context
 	node *sickNode
+	// name is the job's.
+	name string
 	// refuse is what the API says to evictions of pods, and patches of nodes, by these names.
 	refuse map[string]error
 	// stays is true where the volume stays staged: no taint may stand.
@@ -153,7 +155,7 @@ func newEvictWorld(t *testing.T, objects ...client.Object) *evictWorld {
 	objects = append(objects, evictJob("job"), theLedger(), theNode("node-1"), theSettings("drivers: [driver]\nafter: 0s\n"),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}},
 		appPod("node-1", "a"), appPod("node-1", "b"))
-	w := &evictWorld{ctx: t.Context(), world: newWorld(t, append(objects, daemonObjects()...)...), node: &sickNode{found: []finding{shutdown}, staged: true}}
+	w := &evictWorld{ctx: t.Context(), name: "job", world: newWorld(t, append(objects, daemonObjects()...)...), node: &sickNode{found: []finding{shutdown}, staged: true}}
 	w.restartEvict()
 	return w
 }
@@ -286,7 +288,7 @@ func (w *evictWorld) scheduler() {
 }
 
 func (w *evictWorld) step() (ctrl.Result, error) {
-	return w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "job"}})
+	return w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: w.name}})
 }
 
 func (w *evictWorld) pass() error {
@@ -307,7 +309,7 @@ func (w *evictWorld) runs() *v1alpha1.VolumeHealJob {
 		case err != nil:
 			w.t.Fatal(err)
 		}
-		if job := w.job("job"); job.Status.Result != "" {
+		if job := w.job(w.name); job.Status.Result != "" {
 			return job
 		}
 		if w.kubelet != nil {
@@ -315,7 +317,7 @@ func (w *evictWorld) runs() *v1alpha1.VolumeHealJob {
 		}
 		time.Sleep(result.RequeueAfter)
 	}
-	w.t.Fatalf("it never ends: %+v", w.job("job").Status)
+	w.t.Fatalf("it never ends: %+v", w.job(w.name).Status)
 	return nil
 }
 

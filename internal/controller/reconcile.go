@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,8 +27,7 @@ type caller interface {
 type Reconciler struct {
 	cfg   Config
 	nodes caller
-	// jobs counts those that ended.
-	jobs *prometheus.CounterVec
+	metrics
 	// claims has the claims that a job works on, calls the calls to each node.
 	claims, calls *slots
 	// pages has those who read pods take turns.

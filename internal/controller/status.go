@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -174,11 +173,4 @@ func (p *pass) tell(on, related client.Object, level, reason, message string) {
 		return
 	}
 	p.cfg.Events.Eventf(on, related, level, reason, string(p.job.Spec.Mode), "%s", printable.Line(message, maxMessageBytes))
-}
-
-func newJobsTotal() *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "node_healer_controller_jobs_total",
-		Help: "VolumeHealJobs that ended, by mode, result and reason.",
-	}, []string{"mode", "result", "reason"})
 }

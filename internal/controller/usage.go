@@ -41,6 +41,13 @@ func (r *Reconciler) eachPod(ctx context.Context, page client.ListOptions, visit
 	})
 }
 
+// eachClaim visits the metadata of all claims.
+func (r *Reconciler) eachClaim(ctx context.Context, visit func(*metav1.PartialObjectMetadata) error) error {
+	claims := &metav1.PartialObjectMetadataList{}
+	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
+	return list(ctx, r, claims, everywhere, visit)
+}
+
 func (u *usage) add(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) {
 	switch {
 	case !uses(pod, claim):

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
@@ -159,4 +160,47 @@ func (n *nodesTokens) removesAllTaints() {
 	if taints := node.Spec.Taints; len(taints) != 1 || taints[0].Key != "example.com/theirs" {
 		n.t.Errorf("left are %+v", taints)
 	}
+}
+
+// TestControllerEvictsByItself where a node says so of a claim, with the shipped rights: not
+// in a namespace that forbids it, and not before a setting names the driver.
+func TestControllerEvictsByItself(t *testing.T) {
+	j := newJobs(t)
+	claim, _ := j.used("sick", thisNode)
+	j.saysSick(j.namespace, claim)
+	forbids := j.api.Namespace(t)
+	j.api.Bind(t, cluster.Volume{PV: "pv-spared", ID: "spared", Driver: harness.Driver, Namespace: forbids, Claim: "spared"})
+	j.api.Kubectl(t, "annotate", "namespace", forbids, "node-healer.csi-addons.io/evict=false")
+	j.saysSick(forbids, "spared")
+	allJobs := func(namespace string) []unstructured.Unstructured {
+		t.Helper()
+		all, err := j.api.Dynamic().Resource(v1alpha1.GroupVersion.WithResource("volumehealjobs")).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
+		harness.Must(t, err)
+		return all.Items
+	}
+	if all := allJobs(j.namespace); len(all) > 0 {
+		t.Errorf("without the setting: %v", all)
+	}
+	j.api.Kubectl(t, "patch", "configmap/node-healer", "--namespace="+ownNamespace, "--type=merge",
+		`--patch={"data":{"evict":"drivers: [`+harness.Driver+`]\nafter: 0s\n"}}`)
+	harness.Eventually(t, "there is a job", func() bool { return len(allJobs(j.namespace)) == 1 })
+	job := j.ended(newJob(j.namespace, allJobs(j.namespace)[0].GetName(), claim))
+	// The claim's pod runs, and the node knows no such volume, whatever the annotation says.
+	j.reports(job, v1alpha1.ResultFailed, "VolumeNotFound", "node "+thisNode)
+	if job.Spec.Mode != v1alpha1.ModeEvict || job.Spec.Target.PersistentVolumeClaim != claim || !strings.HasPrefix(job.Name, "evict-") {
+		t.Errorf("got %+v", job)
+	}
+	if all := allJobs(forbids); len(all) > 0 {
+		t.Errorf("in the namespace that forbids it: %v", all)
+	}
+	if log := j.controller.Log.String(); strings.Contains(log, "forbidden") {
+		t.Error(log)
+	}
+}
+
+// saysSick annotates a claim as its node would.
+func (j *jobs) saysSick(namespace, claim string) {
+	j.T.Helper()
+	j.api.Kubectl(j.T, "annotate", "pvc", "--namespace="+namespace, claim,
+		healthPrefix+`uid={"state":"unhealthy","node":"`+thisNode+`","lastChecked":"`+time.Now().UTC().Format(time.RFC3339)+`","evictable":["FilesystemShutdown"]}`)
 }

@@ -24,4 +24,7 @@ type Value struct {
 	Since       string `json:"since"`
 	// Node is the node's name.
 	Node string `json:"node"`
+	// Evictable are the reasons among its conditions for which pods may be evicted
+	// (docs/eviction.md). No one else's annotation has it.
+	Evictable []string `json:"evictable,omitempty"`
 }
