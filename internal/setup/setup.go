@@ -201,9 +201,10 @@ func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 	})
 }
 
-// NewProviders makes the providers that are asked; the driver is asked with stager.
-func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
-	all, err := provider.New(provider.Config{
+// NewEngine makes the providers, of which the driver's asks with stager, and the engine, which
+// Close ends. A cluster is followed from now on.
+func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver.Stager) (*engine.Engine, error) {
+	providers, err := provider.New(provider.Config{
 		Driver: driver.Config{
 			KubeletRoot: p.cfg.KubeletRoot, RealRoot: p.Node.Kubelet().Root, Sockets: p.cfg.CSISockets, StepTimeout: p.cfg.HealTimeout / stepShare,
 			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout), Stager: stager,
@@ -211,17 +212,18 @@ func (p *Parts) NewProviders(stager driver.Stager) ([]healer.Provider, error) {
 		Tools: engine.NewTools(p.Node), Node: p.Node, Scope: p.cfg.HealContainers, FUSEAbort: p.cfg.FUSEAbort,
 		More: p.more, NoDriver: p.cfg.NoDriver, Disabled: p.cfg.DisabledProviders,
 	})
-	for _, one := range all {
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range providers {
 		p.providers = append(p.providers, one.Name())
 	}
-	return all, err
-}
-
-// NewEngine makes the engine, which Close ends.
-func (p *Parts) NewEngine(providers []healer.Provider, c *cluster.Cluster) (_ *engine.Engine, err error) {
 	var gate healer.Gate = wanted.Gate{Node: p.Node, Standalone: p.cfg.Standalone}
 	if c != nil {
 		gate = c
+		// It outlives ctx, as the last heals still ask the API; and stops late where client-go's
+		// informers sleep between two attempts.
+		p.OnStop(BriefTimeout, Background(context.WithoutCancel(ctx), "the Kubernetes API is still followed", c.Run))
 	}
 	p.engine, err = engine.New(engine.Config{
 		Node:       p.Node,
@@ -287,27 +289,24 @@ func (c *Config) onlyDriver() string {
 	return ""
 }
 
-// Follow has the cluster followed until Close. It outlives ctx: the last heals still ask
-// the API.
-func (p *Parts) Follow(ctx context.Context, c *cluster.Cluster) {
-	if c == nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+// Background has run run until ctx ends or stop is called, which waits for its end; late says what
+// goes on if that takes too long.
+func Background(ctx context.Context, late string, run func(context.Context)) (stop func(context.Context) error) {
+	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Run(ctx)
+		run(ctx)
 	}()
-	p.OnStop(BriefTimeout, func(ctx context.Context) error {
+	return func(ctx context.Context) error {
 		cancel()
 		select {
 		case <-ended:
 			return nil
-		case <-ctx.Done(): // client-go's informers may sleep between two attempts
-			return fmt.Errorf("leave the Kubernetes API: %w", ctx.Err())
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", late, ctx.Err())
 		}
-	})
+	}
 }
 
 // OnStop has Close call stop before it closes what was opened until now.

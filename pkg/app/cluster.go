@@ -17,14 +17,14 @@ func newCluster(cfg config, host *node.Node) (*cluster.Cluster, error) {
 	switch {
 	case cfg.Standalone:
 		return nil, nil //nolint:nilnil // there is none
-	case cfg.cluster.kubeconfig == "" && !inContainer:
+	case cfg.kubeconfig == "" && !inContainer:
 		klog.InfoS("There is no Kubernetes API to ask: only a running container proves that a mount point is wanted")
 		return nil, nil //nolint:nilnil // there is none
 	case cfg.nodeID == "":
 		return nil, errors.New("--node-id: is required in a cluster")
 	}
 	return cluster.New(cluster.Config{
-		Kubeconfig: cfg.cluster.kubeconfig, Version: cfg.Version, Node: host, NodeName: cfg.nodeID,
-		Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap, DriverGrace: cfg.cluster.driverGrace,
+		Kubeconfig: cfg.kubeconfig, Version: cfg.Version, Node: host, NodeName: cfg.nodeID,
+		Namespace: cfg.podNamespace, ConfigMap: cfg.configMap, DriverGrace: cfg.driverGrace,
 	})
 }

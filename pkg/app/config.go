@@ -37,11 +37,7 @@ type config struct {
 	logging        command.Logging
 	version        bool
 	probe          bool
-	cluster        clusterConfig
-}
-
-// clusterConfig says how to ask Kubernetes, and which pod this is.
-type clusterConfig struct {
+	// How to ask Kubernetes, and which pod this is.
 	kubeconfig   string
 	podNamespace string
 	configMap    string
@@ -83,10 +79,10 @@ func (c *config) flags() *flag.FlagSet {
 	f.Var((*namedValues)(&c.CSISockets), "csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable")
 	c.AllowedUIDs = []uint32{0}
 	f.Var((*uidList)(&c.AllowedUIDs), "allowed-uids", "comma-separated user `ids` that may call")
-	f.StringVar(&c.cluster.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account, and no API outside of a cluster")
-	f.StringVar(&c.cluster.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
-	f.StringVar(&c.cluster.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
-	f.DurationVar(&c.cluster.driverGrace, "driver-grace", setup.DefaultDriverGrace, "how long heals wait while the driver's own pod on this node is not ready: 0 (not at all) to 1h")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account, and no API outside of a cluster")
+	f.StringVar(&c.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
+	f.StringVar(&c.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
+	f.DurationVar(&c.driverGrace, "driver-grace", setup.DefaultDriverGrace, "how long heals wait while the driver's own pod on this node is not ready: 0 (not at all) to 1h")
 	c.logging.Add(f, "log verbosity (klog)")
 	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")

@@ -39,11 +39,11 @@ func (c *config) check() error {
 		between("--slow-answer", c.SlowAnswer, time.Millisecond, c.ProbeTimeout),
 		between("--heal-timeout", c.HealTimeout, 2*c.ProbeTimeout, time.Hour),
 		between("--driver-timeout", c.DriverTimeout, time.Second, time.Hour),
-		between("--driver-grace", c.cluster.driverGrace, 0, time.Hour),
-		rule("--standalone", !c.Standalone || c.cluster.kubeconfig == "", "says that there is no orchestrator, --kubeconfig names one"),
-		rule("--node-id", c.nodeID != "" || c.cluster.kubeconfig == "", "is required with --kubeconfig"),
-		objectName("--pod-namespace", c.cluster.podNamespace),
-		objectName("--config-map", c.cluster.configMap),
+		between("--driver-grace", c.driverGrace, 0, time.Hour),
+		rule("--standalone", !c.Standalone || c.kubeconfig == "", "says that there is no orchestrator, --kubeconfig names one"),
+		rule("--node-id", c.nodeID != "" || c.kubeconfig == "", "is required with --kubeconfig"),
+		objectName("--pod-namespace", c.podNamespace),
+		objectName("--config-map", c.configMap),
 	)
 }
 

@@ -28,10 +28,7 @@ func TestDefaults(t *testing.T) {
 		mode:     modeHeal,
 		logging:  command.Logging{Format: "text"},
 		loop:     cluster.LoopOff, checkInterval: time.Minute,
-		cluster: clusterConfig{
-			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
-			driverGrace: 5 * time.Minute,
-		},
+		podNamespace: "csi-addons-node-healer", configMap: "node-healer", driverGrace: 5 * time.Minute,
 	})
 }
 
@@ -48,9 +45,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		},
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true,
 		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, checkInterval: 2 * time.Minute, logging: command.Logging{Verbosity: 4, Format: "text"},
-		cluster: clusterConfig{
-			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
-		},
+		kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 	})
 }
 

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/loop"
@@ -41,27 +40,4 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 		return nil, err
 	}
 	return loop, m.Watch(loop.States)
-}
-
-// watchVolumes runs the loop until ctx ends or stop is called, which waits for its last
-// checks.
-func watchVolumes(ctx context.Context, loop *loop.Loop) (stop func(context.Context) error) {
-	if loop == nil {
-		return func(context.Context) error { return nil }
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		loop.Run(ctx)
-	}()
-	return func(ctx context.Context) error {
-		cancel()
-		select {
-		case <-ended:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("the loop's checks go on: %w", ctx.Err())
-		}
-	}
 }

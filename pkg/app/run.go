@@ -34,12 +34,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	providers, err := parts.NewProviders(newStager(cfg, cluster))
-	if err != nil {
-		return fmt.Errorf("--disable-provider: %w", err)
-	}
-	parts.Follow(ctx, cluster)
-	engine, err := parts.NewEngine(providers, cluster)
+	engine, err := parts.NewEngine(ctx, cluster, newStager(cfg, cluster))
 	if err != nil {
 		return err
 	}
@@ -63,7 +58,9 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	parts.OnStop(setup.BriefTimeout, unserve)
-	unwatch = watchVolumes(ctx, loop)
+	if loop != nil {
+		unwatch = setup.Background(ctx, "the loop's checks go on", loop.Run)
+	}
 	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.Name, "drivers", cfg.Drivers,
 		"node", cfg.nodeID, "mode", cfg.mode, "loop", cfg.loop, "standalone", cfg.Standalone, "kubernetes", cluster != nil, "version", cfg.Version)
 	select {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // serve answers as handler does, and returns an access to a bucket there.
@@ -64,8 +66,8 @@ func TestAnswers(t *testing.T) {
 		"moved, without XML":              {307, map[string]string{"Location": "http://127.0.0.1:1/"}, "", string(BucketMisconfigured), Abnormal, "307"},
 		"slow down":                       {503, nil, s3Error("SlowDown", ""), string(Throttled), Abnormal, "503, SlowDown"},
 		"too many requests":               {429, nil, "<html>", string(Throttled), Abnormal, "429"},
-		"no server behind the proxy":      {503, nil, "<html>no server is available</html>", string(ServerUnreachable), Abnormal, "503"},
-		"internal error":                  {500, nil, s3Error("InternalError", ""), string(ServerUnreachable), Abnormal, "500"},
+		"no server behind the proxy":      {503, nil, "<html>no server is available</html>", string(healer.ServerUnreachable), Abnormal, "503"},
+		"internal error":                  {500, nil, s3Error("InternalError", ""), string(healer.ServerUnreachable), Abnormal, "500"},
 		"denied by a proxy":               {403, nil, "<html>forbidden</html>", "", NotJudged, "403, and no code that is known here"},
 		"no such page":                    {404, nil, "<html>", "", NotJudged, "404"},
 		"no such key":                     {404, nil, s3Error("NoSuchKey", ""), "", NotJudged, "404"},
@@ -199,13 +201,13 @@ func TestNoAnswer(t *testing.T) {
 	})
 	for _, tc := range []struct {
 		endpoint string
-		want     Reason
+		want     healer.Reason
 		says     string
 	}{
-		{hangs.Endpoint, ServerUnreachable, "no answer in 5 s"},
-		{gone.URL, ServerUnreachable, "connection refused"},
-		{noHTTP.Endpoint, ServerUnreachable, "no connection"},
-		{"http://no-such-host.invalid", ServerUnreachable, "name lookup failed"},
+		{hangs.Endpoint, healer.ServerUnreachable, "no answer in 5 s"},
+		{gone.URL, healer.ServerUnreachable, "connection refused"},
+		{noHTTP.Endpoint, healer.ServerUnreachable, "no connection"},
+		{"http://no-such-host.invalid", healer.ServerUnreachable, "name lookup failed"},
 		{"http://169.254.169.254", BucketMisconfigured, "a link-local or metadata address"},
 		{"https://[fe80::1%25lo]:443/s3", BucketMisconfigured, "a link-local or metadata address"},
 		{"http://[::ffff:169.254.169.254]", BucketMisconfigured, "a link-local or metadata address"},
@@ -225,7 +227,7 @@ func TestCertificates(t *testing.T) {
 	own := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 	for _, tc := range []struct {
 		name, endpoint, ca string
-		want               Reason
+		want               healer.Reason
 		says               string
 	}{
 		{"of its authority", s.URL, own, "", Healthy},
@@ -337,7 +339,7 @@ func TestDate(t *testing.T) {
 			if (len(report.Conditions) == 1 && report.Conditions[0].Reason == ClockSkewed) != skewed || !strings.Contains(report.Message, want) {
 				t.Errorf("%s, %d: %v", off, status, report)
 			}
-			if skewed && (report.Conditions[0].Status == Degraded) != (status == 200) {
+			if skewed && (report.Conditions[0].Status == healer.Degraded) != (status == 200) {
 				t.Errorf("%s, %d: %v", off, status, report)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 const (
@@ -37,7 +39,7 @@ func Unusable(err error) Report {
 // Check asks the server of b. What the table wants to be confirmed it asks again after that
 // time: whatever else is answered then, the next such answer is the first one again.
 func Check(ctx context.Context, b Bucket) Report {
-	var suspected Reason
+	var suspected healer.Reason
 	for {
 		a, err := ask(ctx, b)
 		if err != nil {

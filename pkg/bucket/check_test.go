@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // TestWhatIsConfirmed has a denial and a bucket that is gone, which servers say for a while of
@@ -18,7 +20,7 @@ func TestWhatIsConfirmed(t *testing.T) {
 		answers   []string // codes of S3, or a list
 		writeOnly bool
 		// want is the reason; empty: none.
-		want   Reason
+		want   healer.Reason
 		waited time.Duration
 	}{
 		"gone":                         {[]string{"NoSuchBucket"}, false, BucketGone, time.Minute},
@@ -70,7 +72,7 @@ func TestNoTimeToConfirm(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	for left, want := range map[time.Duration]Status{time.Hour: "", 14 * time.Minute: Degraded, -time.Minute: Degraded} {
+	for left, want := range map[time.Duration]healer.Status{time.Hour: "", 14 * time.Minute: healer.Degraded, -time.Minute: healer.Degraded} {
 		b := serve(t, respond(200, nil, list))
 		b.Expires = time.Now().Add(left).UTC()
 		report := Check(t.Context(), b)
@@ -80,7 +82,7 @@ func TestExpiry(t *testing.T) {
 	}
 	b := serve(t, respond(400, nil, s3Error("ExpiredToken", "")))
 	b.Expires = time.Now().Add(-time.Hour)
-	if report := Check(t.Context(), b); len(report.Conditions) != 1 || report.Conditions[0].Status != Inaccessible {
+	if report := Check(t.Context(), b); len(report.Conditions) != 1 || report.Conditions[0].Status != healer.Inaccessible {
 		t.Error(report)
 	}
 }

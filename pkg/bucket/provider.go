@@ -43,7 +43,7 @@ type memory struct {
 	report Report
 	// since is when the answer came first that has to be confirmed, suspected its reason.
 	since     time.Time
-	suspected Reason
+	suspected healer.Reason
 }
 
 func (*provider) Name() string { return "bucket" }
@@ -136,7 +136,7 @@ func (m *memory) learn(b Bucket, a answer) {
 	m.at, m.report = a.Time, diagnose(b, a, row.Condition, known)
 	if row.Confirm > a.Time.Sub(m.since) {
 		first := &m.report.Conditions[0]
-		first.Status = Inaccessible
+		first.Status = healer.Inaccessible
 		first.Message += fmt.Sprintf("; not certain before it is answered again %s later", row.Confirm)
 	}
 }
@@ -160,8 +160,8 @@ func (p *provider) Examine(c healer.Case) (healer.Finding, error) {
 // conditionOf says also whether staging the volume anew would help.
 func conditionOf(c Condition) healer.Condition {
 	advice := c.Advice
-	if slices.Contains([]Reason{CredentialsRefused, CredentialsExpired}, c.Reason) {
+	if slices.Contains([]healer.Reason{CredentialsRefused, CredentialsExpired}, c.Reason) {
 		advice += "; a volume that is staged anew with them works again"
 	}
-	return healer.Condition{Status: healer.Status(c.Status), Reason: healer.Reason(c.Reason), Message: c.Message, Advice: advice}
+	return healer.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, Advice: advice}
 }

@@ -5,42 +5,29 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Status is the volume health status of CSI 1.13 that a condition amounts to.
-type Status string
-
-// The statuses, from bad to worse.
+// The reasons: docs/conditions.md has their meaning.
 const (
-	Degraded     Status = "Degraded"
-	Inaccessible Status = "Inaccessible"
-	DataLoss     Status = "DataLoss"
-)
-
-// Reason names a condition. Released reasons keep their meaning; docs/conditions.md has it.
-type Reason string
-
-// The reasons.
-const (
-	CredentialsRefused  Reason = "CredentialsRefused"
-	CredentialsExpired  Reason = "CredentialsExpired"
-	BucketAccessDenied  Reason = "BucketAccessDenied"
-	BucketGone          Reason = "BucketGone"
-	ClockSkewed         Reason = "ClockSkewed"
-	BucketMisconfigured Reason = "BucketMisconfigured"
-	Throttled           Reason = "Throttled"
-	ServerUnreachable   Reason = "ServerUnreachable"
-	CertificateRefused  Reason = "CertificateRefused"
+	CredentialsRefused  healer.Reason = "CredentialsRefused"
+	CredentialsExpired  healer.Reason = "CredentialsExpired"
+	BucketAccessDenied  healer.Reason = "BucketAccessDenied"
+	BucketGone          healer.Reason = "BucketGone"
+	ClockSkewed         healer.Reason = "ClockSkewed"
+	BucketMisconfigured healer.Reason = "BucketMisconfigured"
+	Throttled           healer.Reason = "Throttled"
+	CertificateRefused  healer.Reason = "CertificateRefused"
 )
 
 // Condition is one thing that is wrong.
 type Condition struct {
-	Status  Status   `json:"status"`
-	Reason  Reason   `json:"reason"`
-	Tier    api.Tier `json:"tier"`
-	Type    api.Type `json:"error_type"`
-	Message string   `json:"message"` // the evidence
-	Advice  string   `json:"advice"`  // what a person should do
+	Status  healer.Status `json:"status"`
+	Reason  healer.Reason `json:"reason"`
+	Tier    api.Tier      `json:"tier"`
+	Type    api.Type      `json:"error_type"`
+	Message string        `json:"message"` // the evidence
+	Advice  string        `json:"advice"`  // what a person should do
 }
 
 // What is no error of S3's.
@@ -81,23 +68,23 @@ type Row struct {
 // for beside it.
 func Rows() []Row {
 	return []Row{
-		{Codes: []string{neverDialled}, Condition: Condition{Inaccessible, BucketMisconfigured, api.Terminal, api.TypeValidation, "", "correct the endpoint, or what its name server answers"}},
-		{Codes: []string{noAnswer}, Condition: Condition{Inaccessible, ServerUnreachable, api.Transient, api.TypeTimeout, "", seeServer}},
-		{Codes: []string{notConnected, noName}, Condition: Condition{Inaccessible, ServerUnreachable, api.Transient, api.TypeExecution, "", seeServer}},
-		{Codes: []string{untrusted}, Condition: Condition{Inaccessible, CertificateRefused, api.Retriable, api.TypeValidation, "", "renew the server's certificate, or correct COSI_CERTIFICATE_AUTHORITY"}},
-		{Codes: []string{"InvalidAccessKeyId"}, Condition: Condition{Inaccessible, CredentialsRefused, api.Retriable, api.TypePermission, "", newKeys}},
-		{Codes: []string{"ExpiredToken"}, Condition: Condition{Inaccessible, CredentialsExpired, api.Retriable, api.TypePermission, "", newKeys}},
-		{Codes: []string{"RequestTimeTooSkewed"}, Condition: Condition{Inaccessible, ClockSkewed, api.Retriable, api.TypeExecution, "", setClock}},
-		{Codes: []string{"AccessDenied"}, Confirm: 30 * time.Second, Condition: Condition{Inaccessible, BucketAccessDenied, api.Retriable, api.TypePermission, "", "allow s3:ListBucket, or name the prefix that is allowed, or say that access is write-only"}},
-		{Codes: []string{"NoSuchBucket"}, Confirm: time.Minute, Condition: Condition{DataLoss, BucketGone, api.Terminal, api.TypeExecution, "", "find out who deleted it; make none of the same name while the old one can still be restored"}},
-		{Codes: []string{"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect"}, Statuses: []int{301, 302, 307, 308}, Condition: Condition{Inaccessible, BucketMisconfigured, api.Terminal, api.TypeValidation, "", setRegion}},
-		{Statuses: []int{400, 403}, OtherRegion: true, Condition: Condition{Inaccessible, BucketMisconfigured, api.Terminal, api.TypeValidation, "", setRegion}},
-		{Codes: []string{"SignatureDoesNotMatch"}, Condition: Condition{Inaccessible, CredentialsRefused, api.Retriable, api.TypePermission, "", newKeys}},
-		{Codes: []string{"SlowDown"}, Statuses: []int{429}, Condition: Condition{Degraded, Throttled, api.Transient, api.TypeExecution, "", "spread or reduce the requests to this server"}},
-		{Statuses: []int{500, 502, 503, 504}, Condition: Condition{Inaccessible, ServerUnreachable, api.Transient, api.TypeExecution, "", seeServer}},
+		{Codes: []string{neverDialled}, Condition: Condition{healer.Inaccessible, BucketMisconfigured, api.Terminal, api.TypeValidation, "", "correct the endpoint, or what its name server answers"}},
+		{Codes: []string{noAnswer}, Condition: Condition{healer.Inaccessible, healer.ServerUnreachable, api.Transient, api.TypeTimeout, "", seeServer}},
+		{Codes: []string{notConnected, noName}, Condition: Condition{healer.Inaccessible, healer.ServerUnreachable, api.Transient, api.TypeExecution, "", seeServer}},
+		{Codes: []string{untrusted}, Condition: Condition{healer.Inaccessible, CertificateRefused, api.Retriable, api.TypeValidation, "", "renew the server's certificate, or correct COSI_CERTIFICATE_AUTHORITY"}},
+		{Codes: []string{"InvalidAccessKeyId"}, Condition: Condition{healer.Inaccessible, CredentialsRefused, api.Retriable, api.TypePermission, "", newKeys}},
+		{Codes: []string{"ExpiredToken"}, Condition: Condition{healer.Inaccessible, CredentialsExpired, api.Retriable, api.TypePermission, "", newKeys}},
+		{Codes: []string{"RequestTimeTooSkewed"}, Condition: Condition{healer.Inaccessible, ClockSkewed, api.Retriable, api.TypeExecution, "", setClock}},
+		{Codes: []string{"AccessDenied"}, Confirm: 30 * time.Second, Condition: Condition{healer.Inaccessible, BucketAccessDenied, api.Retriable, api.TypePermission, "", "allow s3:ListBucket, or name the prefix that is allowed, or say that access is write-only"}},
+		{Codes: []string{"NoSuchBucket"}, Confirm: time.Minute, Condition: Condition{healer.DataLoss, BucketGone, api.Terminal, api.TypeExecution, "", "find out who deleted it; make none of the same name while the old one can still be restored"}},
+		{Codes: []string{"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect"}, Statuses: []int{301, 302, 307, 308}, Condition: Condition{healer.Inaccessible, BucketMisconfigured, api.Terminal, api.TypeValidation, "", setRegion}},
+		{Statuses: []int{400, 403}, OtherRegion: true, Condition: Condition{healer.Inaccessible, BucketMisconfigured, api.Terminal, api.TypeValidation, "", setRegion}},
+		{Codes: []string{"SignatureDoesNotMatch"}, Condition: Condition{healer.Inaccessible, CredentialsRefused, api.Retriable, api.TypePermission, "", newKeys}},
+		{Codes: []string{"SlowDown"}, Statuses: []int{429}, Condition: Condition{healer.Degraded, Throttled, api.Transient, api.TypeExecution, "", "spread or reduce the requests to this server"}},
+		{Statuses: []int{500, 502, 503, 504}, Condition: Condition{healer.Inaccessible, healer.ServerUnreachable, api.Transient, api.TypeExecution, "", seeServer}},
 		{Codes: []string{listed}},
-		{Codes: []string{clockOff}, Condition: Condition{Degraded, ClockSkewed, api.Retriable, api.TypeExecution, "", setClock}},
-		{Codes: []string{expiring}, Condition: Condition{Degraded, CredentialsExpired, api.Retriable, api.TypePermission, "", newKeys}},
+		{Codes: []string{clockOff}, Condition: Condition{healer.Degraded, ClockSkewed, api.Retriable, api.TypeExecution, "", setClock}},
+		{Codes: []string{expiring}, Condition: Condition{healer.Degraded, CredentialsExpired, api.Retriable, api.TypePermission, "", newKeys}},
 	}
 }
 

@@ -137,13 +137,8 @@ func New(cfg Config) (_ *Healer, err error) {
 		}); err != nil {
 			return nil, err
 		}
-		parts.Follow(ctx, c)
 	}
-	providers, err := parts.NewProviders(nil)
-	if err != nil {
-		return nil, err
-	}
-	engine, err := parts.NewEngine(providers, c)
+	engine, err := parts.NewEngine(ctx, c, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/csi-addons/node-healer/pkg/bucket"
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -154,24 +155,24 @@ func TestBucketsClock(t *testing.T) {
 		quotesNothing(t, harness.Canary, "the report", report.Message)
 		return report
 	}
-	expect := func(report bucket.Report, status bucket.Status, reason bucket.Reason) {
+	expect := func(report bucket.Report, status healer.Status, reason healer.Reason) {
 		t.Helper()
 		if got := append(report.Conditions, bucket.Condition{})[0]; got.Status != status || got.Reason != reason {
 			t.Errorf("want %s, %s: %+v", status, reason, report)
 		}
 	}
 	expect(check(0, "good"), "", "")
-	expect(check(time.Hour, "good"), bucket.Inaccessible, bucket.ClockSkewed)
-	expect(check(-time.Hour, "good"), bucket.Inaccessible, bucket.ClockSkewed)
-	expect(check(10*time.Minute, "good"), bucket.Degraded, bucket.ClockSkewed)
-	expect(check(0, "denied"), bucket.Inaccessible, bucket.BucketAccessDenied)
+	expect(check(time.Hour, "good"), healer.Inaccessible, bucket.ClockSkewed)
+	expect(check(-time.Hour, "good"), healer.Inaccessible, bucket.ClockSkewed)
+	expect(check(10*time.Minute, "good"), healer.Degraded, bucket.ClockSkewed)
+	expect(check(0, "denied"), healer.Inaccessible, bucket.BucketAccessDenied)
 	expect(check(0, "denied", func(b *bucket.Bucket) { b.WriteOnly = true }), "", "")
 
 	away := s.Data() + ".away"
 	harness.Must(t, os.Rename(s.Data(), away))
-	expect(check(0, "good"), bucket.DataLoss, bucket.BucketGone)
+	expect(check(0, "good"), healer.DataLoss, bucket.BucketGone)
 	// Who has no good key learns nothing of the bucket.
-	expect(check(0, "good", func(b *bucket.Bucket) { b.SecretAccessKey = "x" }), bucket.Inaccessible, bucket.CredentialsRefused)
+	expect(check(0, "good", func(b *bucket.Bucket) { b.SecretAccessKey = "x" }), healer.Inaccessible, bucket.CredentialsRefused)
 	if _, err := os.Stat(s.Data()); err == nil {
 		t.Error("the bucket was made anew")
 	}
