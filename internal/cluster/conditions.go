@@ -29,8 +29,8 @@ type volumeConditions map[string]mountPointConditions
 func (c volumeConditions) after(r healer.Report, podHere func(uid string) bool) volumeConditions {
 	now := conditionsOf(r.After)
 	for path, m := range c {
-		checked := m.pod == "" || path == containersOf(m.pod) ||
-			slices.ContainsFunc(r.After.Case.MountPoints, func(p healer.MountPoint) bool { return p.Path == path })
+		_, checked := r.After.Case.MountPoint(path)
+		checked = checked || m.pod == "" || path == containersOf(m.pod)
 		if !checked && len(now) < maxConditions && podHere(m.pod) {
 			now[path] = m
 		}
@@ -40,45 +40,33 @@ func (c volumeConditions) after(r healer.Report, podHere func(uid string) bool) 
 
 func conditionsOf(d healer.Diagnosis) volumeConditions {
 	now := volumeConditions{}
-	names, pods := mountPointNames(d.Case)
-	add := func(name, reason string) {
+	add := func(name, pod, reason string) {
 		if _, known := now[name]; !known && len(now) >= maxConditions {
-			name = ""
+			name, pod = "", ""
 		}
 		if m := now[name]; !slices.Contains(m.reasons, reason) {
-			now[name] = mountPointConditions{pods[name], append(m.reasons, reason)}
+			now[name] = mountPointConditions{pod, append(m.reasons, reason)}
 		}
 	}
 	for _, c := range d.Conditions {
-		add(nameOf(names, c.MountPoint), string(c.Reason))
+		name, pod := mountPointName(d.Case, c.MountPoint)
+		add(name, pod, string(c.Reason))
 	}
 	for _, f := range d.Failures {
-		add("", "not examined by "+f.Provider)
+		add("", "", "not examined by "+f.Provider)
 	}
 	return now
 }
 
-// mountPointNames returns, by path, names of a case's mount points that are the same
-// in the next check, and by name their pods. The mount points in a pod's containers,
-// and its subPaths, share one name: they are listed only while something is wrong
-// there, and their paths may contain a process id.
-func mountPointNames(c healer.Case) (names, pods map[string]string) {
-	names, pods = map[string]string{}, map[string]string{}
-	for _, p := range c.MountPoints {
-		name := p.Path
-		if p.InContainer != nil || p.Layout.Kind == layout.Subpath {
-			name = containersOf(p.PodUID)
-		}
-		names[p.Path], pods[name] = name, p.PodUID
+// mountPointName returns the name of a mount point that is the same in the next check, and its
+// pod. The mount points in a pod's containers, and its subPaths, share one name: they are listed
+// only while something is wrong there, and their paths may contain a process id.
+func mountPointName(c healer.Case, path string) (name, pod string) {
+	p, _ := c.MountPoint(path)
+	if p.InContainer != nil || p.Layout.Kind == layout.Subpath {
+		return containersOf(p.PodUID), p.PodUID
 	}
-	return names, pods
-}
-
-func nameOf(names map[string]string, path string) string {
-	if name, known := names[path]; known {
-		return name
-	}
-	return path
+	return path, p.PodUID
 }
 
 func containersOf(pod string) string { return "in the containers of " + pod }

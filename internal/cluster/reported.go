@@ -111,15 +111,14 @@ func refusalsOf(r healer.Report) (byMountPoint map[string]string, text string) {
 		return nil, ""
 	}
 	byMountPoint = map[string]string{}
-	names, _ := mountPointNames(r.After.Case)
 	var all []string
 	for _, refusal := range r.Refused {
 		why := refusal.Step + ": " + refusal.Why
 		if !slices.Contains(all, why) {
 			all = append(all, why)
 		}
-		at, why := nameOf(names, refusal.MountPoint), digits.ReplaceAllString(why, "0")+"; "
-		if !strings.Contains(byMountPoint[at], why) {
+		at, _ := mountPointName(r.After.Case, refusal.MountPoint)
+		if why = digits.ReplaceAllString(why, "0") + "; "; !strings.Contains(byMountPoint[at], why) {
 			byMountPoint[at] += why
 		}
 	}
@@ -157,11 +156,10 @@ func leftAlone(r healer.Report, words func(healer.Report) string) (m message, wh
 // offersOf lists the steps that may be tried, each once, by names that are the same in the
 // next check.
 func offersOf(r healer.Report) (all []string) {
-	names, _ := mountPointNames(r.After.Case)
 	for _, s := range r.After.Offers() {
-		at := "at " + healer.QuoteName(s.MountPoint.Path)
-		if name := nameOf(names, s.MountPoint.Path); name != s.MountPoint.Path {
-			at = name
+		at, _ := mountPointName(r.After.Case, s.MountPoint.Path)
+		if at == s.MountPoint.Path {
+			at = "at " + healer.QuoteName(at)
 		}
 		all = append(all, s.Name+" "+at)
 	}

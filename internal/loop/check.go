@@ -46,7 +46,7 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	if v.urgent || heals {
 		v.hurried = now
 	}
-	v.running, v.again, v.urgent, v.started = true, false, false, now
+	v.running, v.again, v.urgent = true, false, false
 	l.running++
 	if v.slow {
 		l.slow++

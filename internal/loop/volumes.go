@@ -25,10 +25,10 @@ type volumeKey struct{ driver, id string }
 type volume struct {
 	key   volumeKey
 	paths []facts.VolumePath
-	// due is when the volume is checked next, started when its last check or heal began, and
-	// hurried when the last of those began that was urgent or a heal.
-	due, started, hurried time.Time
-	running               bool
+	// due is when the volume is checked next, hurried when its last heal, or check that was
+	// urgent, began.
+	due, hurried time.Time
+	running      bool
 	// again is true when its mounts changed during the running check.
 	again bool
 	// driverBack is true when its driver came back while it was checked or healed.
