@@ -135,15 +135,10 @@ func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsIntern
 func (c *client) claimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
 	var now corev1.PersistentVolumeClaim
 	err := c.get(ctx, request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, &now)
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", errNoClaim
-	case err != nil:
-		return "", err
-	case now.UID != claim.UID || now.DeletionTimestamp != nil:
+	if apierrors.IsNotFound(err) || err == nil && (now.UID != claim.UID || now.DeletionTimestamp != nil) {
 		return "", errNoClaim
 	}
-	return now.Annotations[key], nil
+	return now.Annotations[key], err
 }
 
 // annotateClaim sets one annotation of a claim and leaves the others alone.

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
 )
 
 // The values of the key loop of the settings, as of the flag --loop.
@@ -28,7 +27,7 @@ type loopRule struct {
 
 // parseLoop reads a list of rules in YAML.
 func parseLoop(text string) (rules []loopRule, err error) {
-	if err := yaml.UnmarshalStrict([]byte(text), &rules); err != nil {
+	if rules, err = parseYAML[[]loopRule](text); err != nil {
 		return nil, fmt.Errorf("not a list of nodeSelector and loop: %w", err)
 	}
 	for i, r := range rules {

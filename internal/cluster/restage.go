@@ -11,7 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -20,8 +19,8 @@ import (
 
 // parseRestage reads which drivers are told to stage volumes anew, and how.
 func parseRestage(text string) (map[string]healer.RestageOrder, error) {
-	var orders map[string]string
-	if err := yaml.UnmarshalStrict([]byte(text), &orders); err != nil {
+	orders, err := parseYAML[map[string]string](text)
+	if err != nil {
 		return nil, err
 	}
 	known := map[string]healer.RestageOrder{}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -113,8 +111,8 @@ func (s selfRepair) leaves(driver string, reason healer.Reason) bool {
 // reasons that are left to it, which replace those it has here, or with none, which
 // removes it. With an error it returns the default.
 func parseSelfRepair(text string) (selfRepair, error) {
-	var changes selfRepair
-	if err := yaml.UnmarshalStrict([]byte(text), &changes); err != nil {
+	changes, err := parseYAML[selfRepair](text)
+	if err != nil {
 		return defaultSelfRepair(), fmt.Errorf("not a map of drivers to lists of reasons: %w", err)
 	}
 	var errs []error
