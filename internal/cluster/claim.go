@@ -31,13 +31,6 @@ const (
 // errNoClaim says that a claim does not exist, or that another one has its name.
 var errNoClaim = errors.New("the claim is gone")
 
-func stateOf(c volumeConditions) string {
-	if len(c) > 0 {
-		return volumehealth.Unhealthy
-	}
-	return volumehealth.Healthy
-}
-
 // evictable returns the reasons for which the controller may evict pods.
 func evictable(c volumeConditions) []string {
 	return slices.DeleteFunc(strings.Split(c.reasons(), ","), func(reason string) bool { return !slices.Contains(clustersettings.EvictReasons, reason) })

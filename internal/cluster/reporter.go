@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/internal/retry"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -129,7 +130,10 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 	}
 	v.since, v.pods = since, podsOf(report)
 	if !notJudged { // else the claim keeps its annotation: a healed mount point does not make all of it healthy
-		v.checked, v.state, v.evictable = now, stateOf(conditions), evictable(conditions)
+		v.checked, v.state, v.evictable = now, volumehealth.Healthy, evictable(conditions)
+		if len(conditions) > 0 {
+			v.state = volumehealth.Unhealthy
+		}
 	}
 	next, messages := v.reported.after(report, conditions, words)
 	if r.pending+len(messages) > maxPending {

@@ -61,11 +61,7 @@ func writeFile(path string, data []byte) (err error) {
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
+	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
