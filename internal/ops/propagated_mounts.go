@@ -3,7 +3,6 @@ package ops
 import (
 	"errors"
 	"os"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,10 +18,10 @@ import (
 // would stay read-only for ever. Their attributes are set one by one.
 
 // propagatedMounts holds the copies of one mount, each by a descriptor: what is mounted on top
-// of a copy later does not hide it. One thread of its own does all work on the copies: it enters
-// their mount namespaces one after the other, and may never come back from one.
+// of a copy later does not hide it. Its jobs enter the mount namespaces of the copies one after the
+// other, each job on a thread of its own: one may never come back.
 type propagatedMounts struct {
-	jobs chan func()
+	home *os.File
 	// budget bounds each job: the way to a copy may lead through a filesystem that hangs,
 	// and the mount on the host must not stay read-only because of that.
 	budget time.Duration
@@ -40,15 +39,8 @@ type propagatedMount struct {
 
 // findPropagatedMounts finds and opens the copies of m, which is mounted on parentMount.
 func findPropagatedMounts(m, parentMount facts.Ref, budget time.Duration) *propagatedMounts {
-	p := &propagatedMounts{jobs: make(chan func()), budget: budget}
-	go func() {
-		// Without an unlock: a thread that was in another namespace is not used again. It
-		// ends with the worker process, which this operation uses up.
-		runtime.LockOSThread()
-		for job := range p.jobs {
-			job()
-		}
-	}()
+	home, err := os.Open("/proc/thread-self/ns/mnt")
+	p := &propagatedMounts{home: home, budget: budget, stuck: err != nil}
 	p.do(func() {
 		if err := p.find(m, parentMount); err != nil {
 			p.missed++
@@ -57,18 +49,13 @@ func findPropagatedMounts(m, parentMount facts.Ref, budget time.Duration) *propa
 	return p
 }
 
-// do runs a job on the thread, and abandons it when the budget is over.
+// do runs a job, and abandons it when the budget is over.
 func (p *propagatedMounts) do(job func()) {
 	if p.stuck {
 		return
 	}
-	done := make(chan struct{})
-	p.jobs <- func() { job(); close(done) }
-	select {
-	case <-done:
-	case <-time.After(p.budget):
-		p.stuck = true
-	}
+	ended, err := onThread(p.home, p.budget, job)
+	p.stuck = !ended || err != nil
 }
 
 // set sets the attributes of all copies. It returns the number of those that do not have

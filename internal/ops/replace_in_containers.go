@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -41,8 +39,6 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 		}
 		byNamespace[ns] = append(byNamespace[ns], i)
 	}
-	// This thread has entered the host's mount namespace; all other threads of the process are
-	// where it began, in that of the server's container.
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return nil, err
@@ -69,28 +65,21 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 // up on that thread when the budget is over. The thread may still act until the worker has
 // ended, for which the caller waits (worker.ErrLeft).
 func (q ReplaceInContainersQuery) within(home *os.File, here []int) []facts.ContainerProbe {
-	done := make(chan []facts.ContainerProbe, 1)
-	go func() {
-		// Without an unlock: a thread that was in a container's namespace must not be used
-		// for anything else. The runtime ends it with this goroutine.
-		runtime.LockOSThread()
-		done <- q.namespace(home, here)
-	}()
-	select {
-	case results := <-done:
-		return results
-	case <-time.After(q.Budget):
+	var results []facts.ContainerProbe // of the thread alone, until that has ended
+	ended, err := onThread(home, q.Budget, func() { results = q.namespace(home, here) })
+	switch {
+	case !ended:
 		return slices.Repeat([]facts.ContainerProbe{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(here))
+	case err != nil:
+		return slices.Repeat([]facts.ContainerProbe{failed(err)}, len(here))
 	}
+	return results
 }
 
 // namespace works on the swaps of one namespace, one after the other.
 func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.ContainerProbe {
 	fail := func(err error) []facts.ContainerProbe {
 		return slices.Repeat([]facts.ContainerProbe{failed(err)}, len(here))
-	}
-	if err := mount.Enter(home); err != nil {
-		return fail(err)
 	}
 	in, err := openContainer(q.Swaps[here[0]].Container)
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,6 +65,28 @@ func uniqueID(dir int, name string, flags int) uint64 {
 		return 0
 	}
 	return st.Mnt_id
+}
+
+// onThread runs a job on a thread of its own in the host's mount namespace, from which the job may
+// enter others, and waits until the budget is over: ended is false then, and the job may go on until
+// the worker has ended. All threads of a worker but the one that runs operations are in the mount
+// namespace of the server's container.
+func onThread(home *os.File, budget time.Duration, job func()) (ended bool, err error) {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // without an unlock: the runtime ends the thread with this goroutine
+		err := mount.Enter(home)
+		if err == nil {
+			job()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return true, err
+	case <-time.After(budget):
+		return false, nil
+	}
 }
 
 // errNotMounted says that a mount is no longer in the mount table.

@@ -18,9 +18,13 @@ import (
 // TestCopies heals a mount point that other mount namespaces see too, as those of CSI
 // drivers and agents: they get the mount point's own options.
 func TestCopies(t *testing.T) {
-	for _, propagation := range []string{"unchanged", "slave"} {
+	for _, propagation := range []string{"unchanged", "slave", "a server with a namespace of its own"} {
 		t.Run(propagation, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone").Start()
+			n := harness.NewNode(t, "--standalone")
+			if n.Namespace = strings.HasPrefix(propagation, "a server"); n.Namespace {
+				propagation = "slave"
+			}
+			n.Start()
 			v := n.NewVolume("ext4", "seen from elsewhere")
 			other := harness.NewNamespace(t, propagation)
 			n.Expect("healthy", v.Request())
