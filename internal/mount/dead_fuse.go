@@ -16,7 +16,7 @@ const maxValue = 255
 // walks to it meets ENOTCONN, as where a daemon has died. fsType and source are what the
 // mount table is to show, cut where they are too long (fsopen(2), Linux 5.2).
 func DeadFUSE(fsType, source string) (fd int, err error) {
-	device, err := RetryEINTR(func() (int, error) { return unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) })
+	device, err := Open(unix.AT_FDCWD, "/dev/fuse", unix.O_RDWR)
 	if err != nil {
 		return -1, fmt.Errorf("/dev/fuse: %w", err)
 	}

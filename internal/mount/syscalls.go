@@ -28,6 +28,22 @@ func RetryEINTR(call func() (int, error)) (int, error) {
 	}
 }
 
+// Open opens a name in a directory, or with unix.AT_FDCWD a path.
+func Open(dir int, name string, flags int) (int, error) {
+	return RetryEINTR(func() (int, error) { return unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0) })
+}
+
+// OpenOverNoLink is Open that follows no symbolic link, whichever component is one, within the bounds
+// of resolve (RESOLVE_BENEATH and such).
+func OpenOverNoLink(dir int, name string, flags, resolve uint64) (int, error) {
+	return RetryEINTR(func() (int, error) {
+		return unix.Openat2(dir, name, &unix.OpenHow{
+			Flags:   flags | unix.O_CLOEXEC,
+			Resolve: resolve | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+	})
+}
+
 // OpenTop returns a reference to what is topmost at a name in a directory. It follows
 // no link and asks no filesystem that is mounted there.
 func OpenTop(dir int, name string) (int, error) {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -55,17 +56,26 @@ func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQu
 	}
 	op := ops.Inspect
 	if _, silent := n.probes.silent.get(s); silent {
-		op = ops.InspectSilent
+		op = op.Doubted()
 	}
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, op, q)
+	answers, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, op, []ops.InspectQuery{q})
 	if timedOut(ctx, err) {
 		n.probes.silent.add(s, struct{}{})
 	} else if err == nil {
 		n.probes.silent.remove(s)
 	}
-	n.batch.note(s, routine, err == nil && a.Elapsed <= promptAnswer)
-	return a, err
+	if err == nil && len(answers) != 1 {
+		err = errAnswers
+	}
+	if err != nil {
+		n.batch.note(s, routine, false)
+		return ops.InspectAnswer{}, err
+	}
+	n.batch.note(s, routine, answers[0].Elapsed <= promptAnswer)
+	return answers[0], nil
 }
+
+var errAnswers = errors.New("the worker left out an answer")
 
 // note keeps whether a storage may be asked with others.
 func (t *batching) note(s storage, routine, prompt bool) {
@@ -149,7 +159,7 @@ func (n *Node) askAll(ctx context.Context, all *inspections) {
 		close(all.done)
 	}
 	stop := context.AfterFunc(ctx, giveUp)
-	answers, err := worker.Call(ctx, n.cfg.Pool, ops.InspectAll, all.queries)
+	answers, err := worker.Call(ctx, n.cfg.Pool, ops.Inspect, all.queries)
 	switch inTime := stop(); {
 	case inTime && err == nil && len(answers) == len(all.queries):
 		all.answers = answers

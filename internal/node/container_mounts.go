@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/csi-addons/node-healer/internal/ops"
@@ -130,7 +129,7 @@ func (n *Node) mountsOf(ctx context.Context, of []facts.Container, q facts.Filte
 		return err
 	})
 	if err == nil && len(found) != len(of) {
-		err = errors.New("the worker left out a container")
+		err = errAnswers
 	}
 	return found, err
 }

@@ -23,7 +23,7 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []facts.ContainerS
 	// One worker, with a thread for each namespace.
 	results, err := worker.Call(call, n.cfg.Pool, ops.ReplaceInContainers, ops.ReplaceInContainersQuery{Swaps: plans, Budget: n.cfg.StepTimeout / 2})
 	if err == nil && len(results) != len(plans) {
-		err = errors.New("the worker left out a container")
+		err = errAnswers
 	}
 	// With ErrLeft a thread waits in one of the namespaces: its mounts may still be changed, and
 	// have TimedOut. The answers for the other namespaces hold.

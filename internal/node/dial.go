@@ -56,17 +56,10 @@ func openSocket(root, name string) (int, error) {
 // openBeneath opens what has the name beneath a directory, as O_PATH, over no symbolic link
 // and no mount.
 func openBeneath(root, name string) (int, error) {
-	dir, err := mount.RetryEINTR(func() (int, error) {
-		return unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	dir, err := mount.Open(unix.AT_FDCWD, root, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	return mount.RetryEINTR(func() (int, error) {
-		return unix.Openat2(dir, name, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-		})
-	})
+	return mount.OpenOverNoLink(dir, name, unix.O_PATH, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV)
 }

@@ -101,13 +101,10 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 			break
 		}
 	}
-	in := n.inspection(*q.Probe, whole, a.Probe)
+	in := n.inspection(*q.Probe, a.Probe)
 	in.Paths = n.pathInfos(query.Paths, known, a)
 	if in.Changed = !n.IsTop(*q.Probe); in.Changed {
 		return in, nil // another filesystem may have been probed
-	}
-	if whole.UUID && q.Probe.ID != 0 && in.UUID != "" {
-		n.uuids.add(q.Probe.ID, in.UUID)
 	}
 	if !in.Rdev.Zero() {
 		n.rdevs.add(storageOf(*q.Probe), in.Rdev)
@@ -115,22 +112,13 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	return in, nil
 }
 
-// inspection joins the answer of a probe with what it was not asked for again.
-func (n *Node) inspection(m facts.Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Inspection {
-	in := Inspection{
-		Answer: facts.Answer{
-			Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed,
-			Late: n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer),
-		},
-		Kind:       kindOf(a.Mode),
-		ProbeFacts: a.ProbeFacts,
-	}
+// inspection joins the answer of a probe with what the server knows.
+func (n *Node) inspection(m facts.Mount, a ops.ProbeAnswer) Inspection {
+	in := Inspection{Answer: a.Answer, Kind: a.Kind, ProbeFacts: a.ProbeFacts}
+	in.Answer.Late = n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer)
 	// The kernel refuses what a read-only mount forbids with the same errno.
 	in.ReadOnly = a.ReadOnly && !m.Attr.Has(facts.AttrReadOnly)
 	n.addFrozen(m, &in.Answer)
-	if !asked.UUID {
-		in.UUID, _ = n.uuids.get(m.ID)
-	}
 	return in
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"syscall"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -13,24 +12,6 @@ import (
 
 // PathQuery asks about one path.
 type PathQuery = ops.PathQuery
-
-// kindOf translates st_mode.
-func kindOf(mode uint32) facts.PathKind {
-	switch mode & syscall.S_IFMT {
-	case syscall.S_IFDIR:
-		return facts.KindDirectory
-	case syscall.S_IFREG:
-		return facts.KindFile
-	case syscall.S_IFBLK:
-		return facts.KindBlock
-	case syscall.S_IFLNK:
-		return facts.KindSymlink
-	case 0:
-		return facts.KindNone
-	default:
-		return facts.KindOther
-	}
-}
 
 // inspectPaths examines paths only, with a worker for each filesystem that the walks
 // end on: one that hangs delays no path on another.
@@ -107,7 +88,7 @@ func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAn
 	infos := make(map[string]facts.PathInfo, len(asked))
 	for i, p := range asked {
 		got := a.Paths[i]
-		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: kindOf(got.Mode)}
+		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: got.Kind}
 		if p.VolData != "" {
 			info.VolData = n.files.apply(p.VolData, known[i], got.VolData, got.Stamp)
 			switch {

@@ -27,8 +27,7 @@ func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
 			q.Device, q.Number = "/dev/"+name, m.Dev
 		}
 	}
-	_, known := n.uuids.get(m.ID)
-	q.UUID = !known && (m.Dev.Major != 0 || q.Source != "")
+	q.UUID = m.Dev.Major != 0 || q.Source != ""
 	return &q
 }
 

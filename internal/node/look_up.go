@@ -17,9 +17,8 @@ func (n *Node) LookUp(ctx context.Context, m facts.Mount) (l facts.Lookup, err e
 		if !n.fuseIdle(ctx, m.Dev) {
 			return nil
 		}
-		q := ops.LookUpQuery{Path: m.Path, Superblock: m.Dev, Around: n.fewBeside(m)}
-		a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.LookUp, q)
-		l = facts.Lookup{Asked: err == nil && !a.Changed, Errno: a.Errno}
+		q := ops.ProbeQuery{Path: m.Path, Superblock: m.Dev, Around: n.fewBeside(m)}
+		l, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.LookUp, q)
 		return err
 	})
 	if timedOut(ctx, err) { // also where an earlier question has no answer yet

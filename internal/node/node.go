@@ -43,9 +43,6 @@ type Node struct {
 	// hungServers are the NFS servers that did not answer the last call.
 	hungServers cache[storage, struct{}]
 	files       volDataFiles
-	// uuids has the filesystem UUIDs by unique mount id, which is never used again, and
-	// whose filesystem stays the same.
-	uuids cache[uint64, string]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
 	// devices are those that stay as they are for as long as the disk is the same: its
@@ -80,7 +77,7 @@ func New(cfg Config) (*Node, error) {
 		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:      movedRoots(cfg.Namespace.RealRoots()),
 		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
-		probes:     newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
+		probes:     newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
 		devices:     newCache[facts.Dev, facts.BlockDevice](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil

@@ -20,7 +20,7 @@ const attributeSize = 4 << 10
 // readFile returns the text of a file of sysfs without the newline at its end. The
 // error is the bare errno.
 func readFile(name string) (string, error) {
-	fd, err := mount.RetryEINTR(func() (int, error) { return unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := mount.Open(unix.AT_FDCWD, name, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}

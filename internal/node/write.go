@@ -30,21 +30,20 @@ func (n *Node) TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (fact
 	var found Inspection
 	var keeps error // of a worker that keeps the storage until it ends
 	defer func() { n.probes.finish(s, call, found, keeps) }()
-	var a ops.WriteAnswer
 	var err error
 	for range 2 { // an errno counts when a second write gives one too
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Write, q)
-		if err != nil || a.Errno == 0 || a.Unable {
+		w, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Write, q)
+		if err != nil || w.Errno == 0 || w.Unable {
 			break
 		}
 	}
 	if n.waitsForThaw(ctx, m, err) {
+		w = facts.Write{Unable: true}
 		n.addFrozen(m, &w.Answer)
 		return w, nil
 	}
-	w = facts.Write{Answer: facts.Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
 	if timedOut(ctx, err) {
-		w.Answer = n.noAnswer(err)
+		w = facts.Write{Answer: n.noAnswer(err)}
 		w.Writing, w.Waits = true, waits(err)
 	}
 	found.Answer, keeps = w.Answer, err

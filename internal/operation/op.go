@@ -37,6 +37,12 @@ func Define[Q, A any](name string, life Life, run func(Q) (A, error)) Op[Q, A] {
 // Name returns the operation's name.
 func (o Op[Q, A]) Name() string { return o.name }
 
+// Doubted returns the operation as one that is likely not to return.
+func (o Op[Q, A]) Doubted() Op[Q, A] {
+	o.life = Doubtful
+	return o
+}
+
 // Life says how long a process lives that ran the operation.
 func (o Op[Q, A]) Life() Life { return o.life }
 

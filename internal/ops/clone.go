@@ -71,12 +71,7 @@ func asPlaceholder(fd int) error { return mount.AddAttr(fd, facts.AttrPlaceholde
 
 // openBeneath opens a mere reference (O_PATH) to a name below a directory. It follows no link.
 func openBeneath(dir int, name string, resolve uint64) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Openat2(dir, name, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
-			Resolve: resolve | unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-		})
-	})
+	return mount.OpenOverNoLink(dir, name, unix.O_PATH|unix.O_NOFOLLOW, resolve|unix.RESOLVE_BENEATH)
 }
 
 // explainMissing says why the directory (or file) that a mount point showed was not found in

@@ -137,12 +137,7 @@ func (c *containerNamespace) reach(t facts.ContainerMount) (targetHandle, error)
 		return target, err
 	}
 	dir, name := path.Split(t.Mount.Path)
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat2(unix.AT_FDCWD, path.Clean(dir), &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: mount.ResolveCached | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-		})
-	})
+	fd, err := mount.OpenOverNoLink(unix.AT_FDCWD, path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY, mount.ResolveCached)
 	if err != nil {
 		return targetHandle{}, fmt.Errorf("%w: the way to it leads through a %s, which may not answer: %w", operation.ErrRefused, through, err)
 	}

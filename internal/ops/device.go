@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -56,7 +57,7 @@ func readBehind(q ProbeQuery, a *facts.OpenedDevice) (string, syscall.Errno) {
 // openNumbered opens a device if its node has the expected number; errAnother says
 // that it has not. Some devices act on being opened.
 func openNumbered(name string, dev facts.Dev) (int, error) {
-	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	node, err := mount.Open(unix.AT_FDCWD, name, unix.O_PATH)
 	if err != nil {
 		return -1, errAnother
 	}
@@ -76,9 +77,7 @@ const errAnother = unix.EINVAL
 var dead = []syscall.Errno{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO}
 
 func openDevice(node string) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Open(node, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	})
+	return mount.Open(unix.AT_FDCWD, node, unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK)
 }
 
 // describe reads what the kernel has in memory; the device is not asked.

@@ -126,7 +126,7 @@ func TestDeviceThatFails(t *testing.T) {
 	if a.Op != facts.OpReadDevice || a.Errno != unix.EIO || !a.Device.Open || a.Device.Size != 300<<20 {
 		t.Errorf("%+v", a)
 	}
-	if a.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if a.Kind != facts.KindDirectory {
 		t.Errorf("the filesystem itself: %+v", a)
 	}
 }
@@ -158,7 +158,7 @@ func TestRawBlockVolume(t *testing.T) {
 	must(t, unix.Mount(v.device, mountPoint, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
 	a := probe(ProbeQuery{Path: mountPoint, Root: true})
-	if a.Errno != 0 || a.Mode&unix.S_IFMT != unix.S_IFBLK || a.Rdev != q.Number ||
+	if a.Errno != 0 || a.Kind != facts.KindBlock || a.Rdev != q.Number ||
 		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (facts.Space{}) {
 		t.Errorf("%+v", a)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -94,9 +95,7 @@ func openAbort(dev facts.Dev) (int, error) {
 		return -1, refuse("fusectl is not mounted at %s", fusectl)
 	}
 	name := strconv.FormatUint(dev.FUSEConnection(), 10) + "/abort"
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(dir, name, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	})
+	fd, err := mount.Open(dir, name, unix.O_WRONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		return -1, refuse("fusectl has no connection of %s", dev)
 	}

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io"
@@ -162,20 +161,15 @@ func (s *scan) connectionAt(dir, fd string, found *connections) error {
 
 // connectionIn parses the connection in the text of fdinfo.
 func connectionIn(fdinfo []byte) (connection uint64, told bool) {
-	for line := range bytes.Lines(fdinfo) {
-		if v, is := bytes.CutPrefix(line, []byte("fuse_connection:")); is {
-			connection, err := strconv.ParseUint(string(bytes.TrimSpace(v)), 10, 64)
-			return connection, err == nil
-		}
-	}
-	return 0, false
+	connection, err := strconv.ParseUint(field(fdinfo, "fuse_connection"), 10, 64)
+	return connection, err == nil
 }
 
 // namesConnections reports whether the kernel tells in fdinfo which connection a FUSE device is of
 // (since about Linux 6.16). A device that was merely opened has none, so it makes a connection and
 // looks.
 func namesConnections(proc procfs) bool {
-	device, err := retryEINTR(func() (int, error) { return unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) })
+	device, err := mount.Open(unix.AT_FDCWD, "/dev/fuse", unix.O_RDWR)
 	if err != nil {
 		return false
 	}

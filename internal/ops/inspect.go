@@ -42,8 +42,7 @@ type PathQuery struct {
 // PathAnswer is what is at a path.
 type PathAnswer struct {
 	facts.PathFacts
-	// Mode is st_mode.
-	Mode uint32
+	Kind facts.PathKind
 	// VolData is nil when there is none, and when it is as Known.
 	VolData []byte
 	Stamp   FileStamp
@@ -151,11 +150,11 @@ func (a *PathAnswer) inspectName(dir int, name string) {
 		a.Errno = errnoOf(err)
 		return
 	}
-	a.Mode = uint32(st.Mode)
-	switch a.Mode & unix.S_IFMT {
-	case unix.S_IFBLK:
+	a.Kind = kindOf(st.Mode)
+	switch a.Kind {
+	case facts.KindBlock:
 		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
-	case unix.S_IFLNK:
+	case facts.KindSymlink:
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {
@@ -163,6 +162,22 @@ func (a *PathAnswer) inspectName(dir int, name string) {
 			return
 		}
 		a.Link = string(buf[:n])
+	}
+}
+
+// kindOf translates the type in stx_mode.
+func kindOf(mode uint16) facts.PathKind {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return facts.KindDirectory
+	case unix.S_IFREG:
+		return facts.KindFile
+	case unix.S_IFBLK:
+		return facts.KindBlock
+	case unix.S_IFLNK:
+		return facts.KindSymlink
+	default:
+		return facts.KindOther
 	}
 }
 
@@ -176,7 +191,7 @@ func (a *PathAnswer) readVolData(p string, known FileStamp) {
 			a.Stamp = known
 			return
 		}
-		a.VolData, a.Stamp, err = l.read(volDataLimit)
+		a.VolData, a.Stamp, err = readRegular(l.dir, l.name, volDataLimit)
 	}
 	switch {
 	case err == nil && len(a.VolData) == 0:

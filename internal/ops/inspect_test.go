@@ -41,13 +41,13 @@ func TestInspectPath(t *testing.T) {
 	for name, tc := range map[string]struct {
 		q    PathQuery
 		want facts.PathFacts
-		typ  uint32
+		typ  facts.PathKind
 	}{
-		"a directory":       {q: PathQuery{Path: dir + "/a b/c"}, typ: unix.S_IFDIR},
-		"a file":            {q: PathQuery{Path: dir + "/file"}, typ: unix.S_IFREG},
-		"a fifo, not read":  {q: PathQuery{Path: dir + "/fifo"}, typ: unix.S_IFIFO},
-		"a link":            {q: PathQuery{Path: dir + "/link"}, want: facts.PathFacts{Link: "a b"}, typ: unix.S_IFLNK},
-		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: facts.PathFacts{Link: "/nonexistent"}, typ: unix.S_IFLNK},
+		"a directory":       {q: PathQuery{Path: dir + "/a b/c"}, typ: facts.KindDirectory},
+		"a file":            {q: PathQuery{Path: dir + "/file"}, typ: facts.KindFile},
+		"a fifo, not read":  {q: PathQuery{Path: dir + "/fifo"}, typ: facts.KindOther},
+		"a link":            {q: PathQuery{Path: dir + "/link"}, want: facts.PathFacts{Link: "a b"}, typ: facts.KindSymlink},
+		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: facts.PathFacts{Link: "/nonexistent"}, typ: facts.KindSymlink},
 		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: facts.PathFacts{Errno: unix.ENOENT}},
 		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: facts.PathFacts{ParentErrno: unix.ENOENT}},
 		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: facts.PathFacts{ParentErrno: unix.ENOTDIR}},
@@ -64,8 +64,8 @@ func TestInspectPath(t *testing.T) {
 		"no last component": {q: PathQuery{Path: dir + "/"}, want: facts.PathFacts{ParentErrno: unix.EINVAL}},
 	} {
 		got := inspectPath(tc.q)
-		if typ := got.Mode & unix.S_IFMT; typ != tc.typ {
-			t.Errorf("%s: type %o", name, typ)
+		if got.Kind != tc.typ {
+			t.Errorf("%s: type %s", name, got.Kind)
 		}
 		if got.PathFacts != tc.want || got.VolData != nil {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
@@ -81,7 +81,7 @@ func TestInspectBeneathAMount(t *testing.T) {
 	must(t, os.WriteFile(at, nil, 0o600))
 	must(t, unix.Mount("/dev/null", at, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) })
-	if got := inspectPath(PathQuery{Path: at}); got.Mode&unix.S_IFMT != unix.S_IFREG {
+	if got := inspectPath(PathQuery{Path: at}); got.Kind != facts.KindFile {
 		t.Errorf("%+v", got)
 	}
 
@@ -90,7 +90,7 @@ func TestInspectBeneathAMount(t *testing.T) {
 		t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
 		must(t, unix.Mount("", dir, "", unix.MS_UNBINDABLE, ""))
 		must(t, os.WriteFile(at, nil, 0o600))
-		if got := inspectPath(PathQuery{Path: at}); got.Mode&unix.S_IFMT != unix.S_IFREG || got.Errno|got.ParentErrno != 0 {
+		if got := inspectPath(PathQuery{Path: at}); got.Kind != facts.KindFile || got.Errno|got.ParentErrno != 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -101,10 +101,10 @@ func TestDeviceNumbers(t *testing.T) {
 	node := filepath.Join(realDir(t), "node")
 	want := facts.Dev{Major: 7, Minor: 5}
 	must(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(want.Major, want.Minor))))
-	if a := inspectPath(PathQuery{Path: node}); a.Rdev != want || a.Mode&unix.S_IFMT != unix.S_IFBLK {
+	if a := inspectPath(PathQuery{Path: node}); a.Rdev != want || a.Kind != facts.KindBlock {
 		t.Errorf("a block device: %+v", a)
 	}
-	if a := inspectPath(PathQuery{Path: "/dev/null"}); !a.Rdev.Zero() || a.Mode&unix.S_IFMT != unix.S_IFCHR {
+	if a := inspectPath(PathQuery{Path: "/dev/null"}); !a.Rdev.Zero() || a.Kind != facts.KindOther {
 		t.Errorf("a character device: %+v", a)
 	}
 }
@@ -134,7 +134,7 @@ func TestInspectKeepsTheOrder(t *testing.T) {
 	dir := realDir(t)
 	a, err := inspect(InspectQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
 	must(t, err)
-	if len(a.Paths) != 3 || a.Paths[0].Errno != unix.ENOENT || a.Paths[1].Mode&unix.S_IFMT != unix.S_IFDIR || a.Paths[2].ParentErrno != unix.EINVAL {
+	if len(a.Paths) != 3 || a.Paths[0].Errno != unix.ENOENT || a.Paths[1].Kind != facts.KindDirectory || a.Paths[2].ParentErrno != unix.EINVAL {
 		t.Errorf("%+v", a.Paths)
 	}
 }

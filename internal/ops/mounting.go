@@ -89,11 +89,6 @@ func (s *scan) isRoots(pid int) bool {
 	if err != nil {
 		return false
 	}
-	for line := range strings.Lines(string(raw)) {
-		if v, is := strings.CutPrefix(line, "Uid:"); is {
-			ids := strings.Fields(v) // real, effective, saved, filesystem
-			return len(ids) == 4 && ids[1] == "0"
-		}
-	}
-	return false
+	ids := strings.Fields(field(raw, "Uid")) // real, effective, saved, filesystem
+	return len(ids) == 4 && ids[1] == "0"
 }

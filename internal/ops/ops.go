@@ -4,12 +4,8 @@ import "github.com/csi-addons/node-healer/internal/operation"
 
 // The operations.
 var (
-	// Inspect tells what is at paths and probes one superblock.
-	Inspect = operation.Define("inspect", operation.Pooled, inspect)
-	// InspectSilent does that on a storage that gave no answer the last time.
-	InspectSilent = operation.Define("inspect-silent", operation.Doubtful, inspect)
-	// InspectAll does that several times.
-	InspectAll = operation.Define("inspect-all", operation.Pooled, inspectAll)
+	// Inspect tells what is at paths and probes one superblock, for each query.
+	Inspect = operation.Define("inspect", operation.Pooled, inspectAll)
 	// LookUp asks for a name that cannot exist.
 	LookUp = operation.Define("look-up", operation.Pooled, lookUp)
 	// Published lists the volumes that kubelet has for pods.
@@ -50,7 +46,7 @@ var (
 // Ops lists the operations for operation.Serve.
 func Ops() []operation.Servable {
 	return []operation.Servable{
-		Inspect, InspectSilent, InspectAll, LookUp, Published, Write, Place, Finalize, UnmountTop,
+		Inspect, LookUp, Published, Write, Place, Finalize, UnmountTop,
 		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
 		AbortFUSE, UnmountDead, MountDead, Mounting, Peers,

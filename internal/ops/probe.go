@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -40,14 +41,11 @@ type ProbeAnswer struct {
 	// Changed is true when another filesystem is mounted there by now, or none; the
 	// rest is then empty.
 	Changed bool
-	// Op and Errno name the first operation that failed.
-	Op    string
-	Errno syscall.Errno
-	// Mode is st_mode of the root.
-	Mode uint32
+	// Answer is that of the storage. Elapsed does not include the wait for a thaw.
+	facts.Answer
+	// Kind is the type of the root.
+	Kind facts.PathKind
 	facts.ProbeFacts
-	// Elapsed does not include the wait for a thaw.
-	Elapsed time.Duration
 	// waited is how long the answer to Thawed took.
 	waited time.Duration
 	// devices is how many a btrfs has.
@@ -62,7 +60,7 @@ type ProbeAnswer struct {
 // the caller finds out: it is if the mount table is the same before and after.
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
-	defer func() { a.Elapsed = time.Since(start) - a.waited }()
+	defer func() { a.Asked, a.Elapsed = true, time.Since(start)-a.waited }()
 	// The device is read first, while there is no clone: a worker that waits for a device that
 	// never answers then does not keep the filesystem in use after kubelet's umount. And the device
 	// has been read when the worker waits for a thaw.
@@ -72,16 +70,12 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	if q.Device != "" {
 		failed, errno = readBehind(q, &device)
 	}
-	reach := cloneAt
-	if q.Around {
-		reach = cloneAround
-	}
-	clone, op, err := reach(q.Path)
+	clone, op, err := q.clone()
 	if op == opClone && errnoOf(err) == unix.EINVAL {
 		return ProbeAnswer{Changed: true} // it was just unmounted
 	}
 	if err != nil {
-		return ProbeAnswer{Op: op, Errno: errnoOf(err)}
+		return ProbeAnswer{Answer: answer(op, err)}
 	}
 	a.probeClone(clone, q)
 	_ = unix.Close(clone)
@@ -103,6 +97,17 @@ func (a *ProbeAnswer) readSource(q ProbeQuery) {
 	}
 	q.Device, q.Number = q.Source, a.Rdev
 	a.Op, a.Errno = readBehind(q, &a.Device)
+}
+
+// answer is that of an operation, which failed if there is an error.
+func answer(op string, err error) facts.Answer { return facts.Answer{Op: op, Errno: errnoOf(err)} }
+
+// clone opens what is mounted at the path in a detached clone. op is what failed.
+func (q ProbeQuery) clone() (clone int, op string, err error) {
+	if q.Around {
+		return cloneAround(q.Path)
+	}
+	return cloneAt(q.Path)
 }
 
 // opClone is the operation that fails where nothing is mounted.
@@ -146,9 +151,7 @@ func cloneAround(p string) (fd int, op string, err error) {
 	if err != nil {
 		return -1, "mount_setattr", err
 	}
-	fd, err = retryEINTR(func() (int, error) {
-		return unix.Openat(above, l.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	fd, err = mount.Open(above, l.name, unix.O_PATH|unix.O_NOFOLLOW)
 	return fd, "open", err
 }
 
@@ -169,13 +172,13 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
 		a.Newest = st.Mnt_id
 	}
-	a.Mode = uint32(st.Mode)
-	switch a.Mode & unix.S_IFMT {
-	case unix.S_IFBLK:
+	a.Kind = kindOf(st.Mode)
+	switch a.Kind {
+	case facts.KindBlock:
 		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
 		a.Op, a.Errno = readNode(clone, a.Rdev, &a.Device)
 		return
-	case unix.S_IFDIR:
+	case facts.KindDirectory:
 		if q.Root || q.UUID || q.Source != "" || q.Thawed {
 			a.openRoot(clone, q)
 		}
@@ -216,9 +219,7 @@ func (a *ProbeAnswer) statSource(source string) {
 // openRoot opens the root directory, which a daemon or a server behind it has
 // to answer, and never reads it: a check costs the same for any size.
 func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	})
+	fd, err := mount.Open(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 	if err != nil {
 		a.Op, a.Errno = "open", errnoOf(err)
 		return

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -64,9 +63,7 @@ func (p procfs) read(name string, limit int) ([]byte, error) {
 }
 
 func (p procfs) open(name string) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Openat(int(p), name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	})
+	return mount.Open(int(p), name, unix.O_RDONLY|unix.O_NOFOLLOW)
 }
 
 // list returns the names in a directory of procfs.
@@ -97,13 +94,8 @@ func (p procfs) parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(raw)) {
-		if v, is := strings.CutPrefix(line, "PPid:"); is {
-			parent, _ := strconv.Atoi(strings.TrimSpace(v))
-			return parent
-		}
-	}
-	return 0
+	parent, _ := strconv.Atoi(field(raw, "PPid"))
+	return parent
 }
 
 // initPID is the first process. A security module may forbid to examine it; it is in the
@@ -188,9 +180,7 @@ func (p procfs) namespaceOf(dir string) (uint64, error) {
 
 // openNamespace opens the mount namespace that a thread is in.
 func (p procfs) openNamespace(dir string) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Openat(int(p), dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+	return mount.Open(int(p), dir+"/ns/mnt", unix.O_RDONLY)
 }
 
 // openNamespaceOf opens the mount namespace that a process is in.
@@ -208,15 +198,14 @@ func (p procfs) openNamespaceOf(pid int) (fd int, err error) {
 	return fd, err
 }
 
-// mountIDIn returns the mount id in the text of an fdinfo file.
-func mountIDIn(fdinfo []byte) (id int, ok bool) {
-	for line := range bytes.Lines(fdinfo) {
-		if v, is := bytes.CutPrefix(line, []byte("mnt_id:")); is {
-			id, err := strconv.Atoi(string(bytes.TrimSpace(v)))
-			return id, err == nil
+// field returns the value of a line such as "mnt_id:\t29" of a status or fdinfo file, "" for none.
+func field(text []byte, name string) string {
+	for line := range bytes.Lines(text) {
+		if key, value, _ := bytes.Cut(line, []byte(":")); string(key) == name {
+			return string(bytes.TrimSpace(value))
 		}
 	}
-	return 0, false
+	return ""
 }
 
 // gone reports whether the error says that the process, or what it had open, has ended.

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/mount"
 )
 
 // PublishedQuery asks which CSI volumes kubelet has for pods, mounted or not.
@@ -110,10 +112,5 @@ func namesIn(dir int, name string, left *int) ([]string, error) {
 
 // openListing opens a directory on the filesystem of another one, to read the names in it.
 func openListing(dir int, name string) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Openat2(dir, name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-		})
-	})
+	return mount.OpenOverNoLink(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV)
 }

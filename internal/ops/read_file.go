@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/mount"
 )
 
 // ReadFileQuery asks for a file beneath a directory.
@@ -15,41 +17,43 @@ type ReadFileQuery struct {
 	Limit int
 }
 
-// readFile reads a regular file. The directory is ours to know; who can write in it
-// may have put anything there, so no link in the name is followed, and what would wait
-// for a writer, or is a device, is not read.
+// readFile reads a regular file. The directory is ours to know.
 func readFile(q ReadFileQuery) ([]byte, error) {
-	dir, err := retryEINTR(func() (int, error) {
-		return unix.Open(q.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	dir, err := mount.Open(unix.AT_FDCWD, q.Dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", q.Dir, err)
 	}
 	defer unix.Close(dir)
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat2(dir, q.Name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-		})
-	})
+	text, _, err := readRegular(dir, q.Name, q.Limit)
 	if err != nil {
-		return nil, fmt.Errorf("open %s beneath %s: %w", q.Name, q.Dir, err)
-	}
-	f := os.NewFile(uintptr(fd), q.Name)
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("%s beneath %s: %w", q.Name, q.Dir, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("%s beneath %s is no regular file", q.Name, q.Dir)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, int64(q.Limit)+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s beneath %s: %w", q.Name, q.Dir, err)
-	}
-	if len(text) > q.Limit {
-		return nil, fmt.Errorf("%s beneath %s is longer than %d bytes", q.Name, q.Dir, q.Limit)
-	}
 	return text, nil
+}
+
+// readRegular reads a regular file of at most limit bytes beneath a directory. Who can write in the
+// directory may have put anything there, so no link in the name is followed, and what would wait
+// for a writer, or is a device, is not read.
+func readRegular(dir int, name string, limit int) ([]byte, FileStamp, error) {
+	fd, err := mount.OpenOverNoLink(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, unix.RESOLVE_BENEATH)
+	if err != nil {
+		return nil, FileStamp{}, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	var st unix.Statx_t
+	switch err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); {
+	case err != nil:
+		return nil, FileStamp{}, err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, FileStamp{}, fmt.Errorf("no regular file: %w", unix.EINVAL)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
+	if err == nil && len(text) > limit {
+		err = fmt.Errorf("larger than %d bytes: %w", limit, unix.EFBIG)
+	}
+	if err != nil {
+		return nil, FileStamp{}, err
+	}
+	return text, stampOf(&st), nil
 }

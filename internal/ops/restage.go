@@ -176,9 +176,7 @@ func (p *placement) tryOnDirectory() error {
 		return err
 	}
 	defer unix.Close(above)
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(above, p.target.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	fd, err := mount.Open(above, p.target.name, unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}

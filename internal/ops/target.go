@@ -40,12 +40,7 @@ func openTarget(p string) (targetHandle, error) {
 
 // openDir opens a directory as a mere reference (O_PATH) and follows no link.
 func openDir(p string) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-		})
-	})
+	return mount.OpenOverNoLink(unix.AT_FDCWD, p, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 func retryEINTR(call func() (int, error)) (int, error) { return mount.RetryEINTR(call) }
@@ -127,42 +122,6 @@ func stampOf(st *unix.Statx_t) FileStamp {
 		Inode: st.Ino, Size: st.Size, Seconds: st.Ctime.Sec, Nanoseconds: st.Ctime.Nsec,
 		Major: st.Dev_major, Minor: st.Dev_minor,
 	}
-}
-
-// read reads the target, a regular file of at most limit bytes.
-func (h targetHandle) read(limit uint64) ([]byte, FileStamp, error) {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat2(h.dir, h.name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK,
-			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_BENEATH,
-		})
-	})
-	if err != nil {
-		return nil, FileStamp{}, err
-	}
-	defer unix.Close(fd)
-	var st unix.Statx_t
-	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st)
-	switch {
-	case err != nil:
-		return nil, FileStamp{}, err
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, FileStamp{}, fmt.Errorf("%q is not a regular file: %w", h.name, unix.EINVAL)
-	case st.Size > limit:
-		return nil, FileStamp{}, fmt.Errorf("%q is larger than %d bytes: %w", h.name, limit, unix.EFBIG)
-	}
-	buf := make([]byte, st.Size)
-	for at := 0; at < len(buf); {
-		n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf[at:], int64(at)) })
-		if err != nil {
-			return nil, FileStamp{}, err
-		}
-		if n == 0 {
-			return nil, FileStamp{}, fmt.Errorf("%q became shorter: %w", h.name, unix.EAGAIN)
-		}
-		at += n
-	}
-	return buf, stampOf(&st), nil
 }
 
 // refuse makes an error that says "must not", not "went wrong": nothing was changed.

@@ -25,9 +25,7 @@ func (t thread) open(name string) (*os.File, error) {
 	if t.dir == nil {
 		return os.Open("/proc/thread-self/" + name)
 	}
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(int(t.dir.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+	fd, err := mount.Open(int(t.dir.Fd()), name, unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("open %s of the thread: %w", name, err)
 	}
@@ -48,8 +46,7 @@ func (t thread) refOf(fd int) (facts.Ref, error) {
 	if err != nil {
 		return ref, fmt.Errorf("fdinfo: %w", err)
 	}
-	known := false
-	if ref.OldID, known = mountIDIn(raw); !known || ref.OldID == 0 {
+	if ref.OldID, err = strconv.Atoi(field(raw, "mnt_id")); err != nil || ref.OldID == 0 {
 		return ref, errors.New("fdinfo shows no mnt_id")
 	}
 	ref.ID = uniqueID(fd, "", unix.AT_EMPTY_PATH)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -18,17 +19,6 @@ type WriteQuery struct {
 	// Sync asks for no more than fsync(2) of the root directory. Nothing is written
 	// unless that was about to be: 223 ns and no sector on a clean ext4 (Linux 6.18).
 	Sync bool
-}
-
-// WriteAnswer is the result of the write. An errno is an answer.
-type WriteAnswer struct {
-	// Op and Errno name the operation that failed.
-	Op    string
-	Errno syscall.Errno
-	// Unable is true where nothing can be written without leaving a name, or
-	// not by this process: nothing follows from that.
-	Unable  bool
-	Elapsed time.Duration
 }
 
 // unable are the errnos of a filesystem without O_TMPFILE, of a root that is no
@@ -45,19 +35,19 @@ var writeBlock = make([]byte, 4096)
 
 // write creates a file without a name in the root directory (O_TMPFILE), writes
 // a block, has it on the disk and closes it, which frees it again.
-func write(q WriteQuery) (a WriteAnswer, _ error) {
+func write(q WriteQuery) (w facts.Write, _ error) {
 	start := time.Now()
-	defer func() { a.Elapsed = time.Since(start) }()
+	defer func() { w.Asked, w.Elapsed = true, time.Since(start) }()
 	before, there, err := isMounted(q.Path, q.Want)
 	if err != nil {
-		return WriteAnswer{Op: "resolve", Errno: errnoOf(err)}, ownShortage(err)
+		return facts.Write{Answer: answer("resolve", err)}, ownShortage(err)
 	}
 	if !there {
-		return WriteAnswer{Unable: true, Op: opFind}, nil
+		return facts.Write{Answer: answer(opFind, nil), Unable: true}, nil
 	}
 	clone, op, err := cloneAt(q.Path)
 	if err != nil {
-		return WriteAnswer{Op: op, Errno: errnoOf(err)}, ownShortage(err)
+		return facts.Write{Answer: answer(op, err)}, ownShortage(err)
 	}
 	defer unix.Close(clone)
 	pause("write")
@@ -65,7 +55,7 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 	// that came and went has another one.
 	after, there, err := isMounted(q.Path, q.Want)
 	if err != nil || !there || before != after || deviceNumber(clone) != after {
-		return WriteAnswer{Unable: true, Op: opFind}, ownShortage(err)
+		return facts.Write{Answer: answer(opFind, nil), Unable: true}, ownShortage(err)
 	}
 	if q.Sync {
 		return syncRoot(clone), nil
@@ -74,14 +64,8 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 		return unix.Openat(clone, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
 	})
 	if err != nil {
-		errno := errnoOf(err)
-		if trouble := ownShortage(err); trouble != nil {
-			return WriteAnswer{}, trouble
-		}
-		if slices.Contains(unable, errno) || slices.Contains(full, errno) {
-			return WriteAnswer{Unable: true, Errno: errno, Op: "create"}, nil
-		}
-		return WriteAnswer{Op: "create", Errno: errno}, nil
+		a := answer("create", err)
+		return facts.Write{Answer: a, Unable: slices.Contains(unable, a.Errno) || slices.Contains(full, a.Errno)}, ownShortage(err)
 	}
 	defer unix.Close(fd)
 	for _, step := range []struct {
@@ -94,23 +78,21 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 		if _, err := retryEINTR(step.run); err != nil {
 			// No space is no fault, except for data that was accepted and then lost.
 			noSpace := step.op == "write" && slices.Contains(full, errnoOf(err))
-			return WriteAnswer{Op: step.op, Errno: errnoOf(err), Unable: noSpace}, nil
+			return facts.Write{Answer: answer(step.op, err), Unable: noSpace}, nil
 		}
 	}
-	return WriteAnswer{}, nil
+	return facts.Write{}, nil
 }
 
 // syncRoot calls fsync(2) on the root directory.
-func syncRoot(clone int) WriteAnswer {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOATIME, 0)
-	})
+func syncRoot(clone int) facts.Write {
+	fd, err := mount.Open(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOATIME)
 	if err != nil {
-		return WriteAnswer{Unable: true, Op: "open", Errno: errnoOf(err)}
+		return facts.Write{Answer: answer("open", err), Unable: true}
 	}
 	defer unix.Close(fd)
 	_, err = retryEINTR(func() (int, error) { return 0, unix.Fsync(fd) })
-	return WriteAnswer{Op: facts.OpSync, Errno: errnoOf(err)}
+	return facts.Write{Answer: answer(facts.OpSync, err)}
 }
 
 const opFind = "find the mount"

@@ -15,7 +15,7 @@ import (
 )
 
 // mustWrite returns the answer to a write.
-func mustWrite(t *testing.T, path string) WriteAnswer {
+func mustWrite(t *testing.T, path string) facts.Write {
 	t.Helper()
 	a, err := write(writeTo(path))
 	must(t, err)
