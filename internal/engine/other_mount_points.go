@@ -73,7 +73,6 @@ func (o *observation) addStaged() {
 // siblings returns the paths of mounts at kubelet's paths for the same PersistentVolume
 // in other pods.
 func (o *observation) siblings() []string {
-	kubelet := o.node.Kubelet()
 	named := o.c.MountPoints[0]
 	pv := named.Layout.PV
 	// kubelet mounts in a directory named after the PersistentVolume, but for
@@ -82,18 +81,9 @@ func (o *observation) siblings() []string {
 	if pv == "" {
 		mounts = o.table.Of(named.Dev())
 	}
-	var found []string
-	for _, m := range mounts {
-		if m.Path == named.Path {
-			continue
-		}
-		l := kubelet.Layout(m.Path)
-		if (pv == "" || l.PV == pv) && (l.Kind == layout.Pod || l.Kind == layout.Block) && !slices.Contains(found, m.Path) {
-			found = append(found, m.Path)
-		}
-	}
-	slices.Sort(found)
-	return found
+	return o.pathsOf(mounts, "/", func(l layout.Path) bool {
+		return (pv == "" || l.PV == pv) && (l.Kind == layout.Pod || l.Kind == layout.Block)
+	})
 }
 
 // subpaths returns the paths of mounts at kubelet's subPath directories, of the pods
@@ -111,17 +101,20 @@ func (o *observation) subpaths() []string {
 	if facts.IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.known.containers {
 		mounts = o.table.Mounts() // one may be from before there was a record
 	}
-	var found []string
+	return o.pathsOf(mounts, "/volume-subpaths/"+pv+"/", func(l layout.Path) bool { return l.Kind == layout.Subpath && l.PV == pv })
+}
+
+// pathsOf returns the paths of mounts, each once, that have a part and are such of kubelet's. To
+// look for the part is cheap, and tells of nearly all mounts of a node that they are not.
+func (o *observation) pathsOf(mounts []facts.Mount, part string, such func(layout.Path) bool) (found []string) {
+	kubelet := o.node.Kubelet()
 	for _, m := range mounts {
-		if !strings.Contains(m.Path, "/volume-subpaths/"+pv+"/") {
-			continue // cheaper than Layout, and true for nearly all mounts
-		}
-		if l := o.node.Kubelet().Layout(m.Path); l.Kind == layout.Subpath && l.PV == pv && !slices.Contains(found, m.Path) {
+		if strings.Contains(m.Path, part) && such(kubelet.Layout(m.Path)) {
 			found = append(found, m.Path)
 		}
 	}
 	slices.Sort(found)
-	return found
+	return slices.Compact(found)
 }
 
 // filter keeps, of the mount points added without having been named, those that are
