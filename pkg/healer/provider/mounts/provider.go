@@ -1,3 +1,9 @@
+// Package mounts is the generic provider: what the mount table, sysfs, a probe and, on
+// suspicion, a write show of any filesystem or raw block volume on the host, and the
+// steps that change nothing but where a healthy staged mount is bound.
+//
+// It examines every volume. What only one kind of storage knows belongs into a
+// package of its own beside this one, and what containers have into containers.
 package mounts
 
 import (
@@ -121,133 +127,111 @@ func conditionAt(p healer.MountPoint, s healer.Status, r healer.Reason, advice, 
 	return healer.Condition{Status: s, Reason: r, MountPoint: p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}
 }
 
-func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
-	found := conditionAt(p, healer.Degraded, healer.StackedMounts, adviceStacked, "%d mounts are stacked on the path", len(p.Stack))
+// The steps' names.
+const (
+	StepRebind           = "rebind"
+	StepUnmountDuplicate = "unmount-duplicate"
+	StepReplace          = "replace"
+	StepCover            = "cover"
+	StepUnmountDeadTop   = "unmount-dead-top"
+)
+
+// steps returns what may help at a mount point.
+func (p Provider) steps(c healer.Case, mp healer.MountPoint) []healer.Step {
 	switch {
-	case leftBehind(p):
-		found.Acute = true
-		found.Message += ", the top one left by an interrupted rebind"
-	case outlived(c, p):
-		found.Message += ", the top one of a filesystem instance that has ended"
-	case slices.ContainsFunc(p.Stack[1:], func(m facts.Mount) bool { return m.Dev != p.Stack[0].Dev }):
-		// A covered mount cannot be reached by a path, so it stays.
-		found.Message += ", and the top one covers another filesystem instance"
-		found.Advice, found.Ambiguous = adviceRestage, true
-	}
-	return found
-}
-
-// leftBehind reports whether the top of a stack is a placeholder that duplicates the
-// mount below.
-func leftBehind(p healer.MountPoint) bool {
-	if len(p.Stack) < 2 || !p.Stack[0].Placeholder() {
-		return false
-	}
-	top, below := p.Stack[0], p.Stack[1]
-	return !below.Placeholder() && top.Dev == below.Dev && top.Root == below.Root
-}
-
-// interrupted reports whether a placeholder is alone at a mount point, or on the mount
-// that it covers: the step was killed before it finalized it.
-func interrupted(c healer.Case, p healer.MountPoint) bool {
-	return p.Role == healer.RoleTarget && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
-}
-
-// wrongVolume returns how what is mounted differs from what belongs there; empty when
-// nothing contradicts.
-func wrongVolume(c healer.Case, p healer.MountPoint) string {
-	if d := p.Inspect.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
-		return "kubelet's vol_data.json names another volume"
-	}
-	top := p.Stack[0]
-	sb := c.Superblock(p)
-	answers := sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
-	staged, _ := c.Staged()
-	if answers && p.Role == healer.RoleTarget && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
-		facts.LocalFS(sb.FSType) && facts.LocalFS(staged.Stack[0].FSType) {
-		return "it is not what is staged"
-	}
-	if p.Want == nil {
-		return ""
-	}
-	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
-	switch {
-	case !ofRecord:
-		return "" // a driver made it of the staged filesystem; only that one has an identity
-	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
-		return "it is not what is staged, as it was when the volume was last healthy"
-	case sb.FSType != c.Record.FSType:
-		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
-	case sb.Device == nil && sb.Source != c.Record.Source:
-		if facts.IsFUSE(sb.FSType) {
-			return "the source differs from the recorded one, as it also does where a daemon has a hash of its options in it (rclone): other options or a new key make another one"
-		}
-		return "the source differs from the recorded one"
-	case sb.Device != nil && sb.Device.Known() && answers:
-		recorded := c.Record.Identity
-		if healer.SameDisk(c, sb) {
-			recorded.Size = 0 // one that shrank is still the same; DeviceSizeChanged reports it
-		}
-		if differs := healer.DiffersSoFar(recorded, sb); differs != "" {
-			return differs
-		}
-	}
-	if p.Inspect.Kind != facts.KindBlock && top.Root != p.Want.Root {
-		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
-	}
-	return ""
-}
-
-// meantWritable reports whether a mount point should be writable. Without a record the
-// mount's own flag decides: a driver that wants read-only sets it.
-func meantWritable(c healer.Case, p healer.MountPoint) bool {
-	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
-		return false
-	}
-	if p.Want != nil {
-		return !p.Want.Attr.Has(facts.AttrReadOnly) && !p.Want.ReadOnlySuper
-	}
-	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly)
-}
-
-// judgeReadOnlyMount judges the mount's own flag; the superblock's is judged once for
-// all its mounts.
-func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
-	top := p.Stack[0]
-	switch {
-	case interrupted(c, p):
-		message := "an interrupted rebind left the mount read-only"
-		if !top.Placeholder() {
-			message = "an interrupted rebind may have left copies of the mount in other mount namespaces read-only"
-		}
-		unfinished := conditionAt(p, healer.Degraded, healer.ReadOnlyFilesystem, adviceRepublish, "%s", message)
-		unfinished.Acute = true
-		return []healer.Condition{unfinished}
-	case leftBehind(p):
-		return nil // StackedMounts reports it
-	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(facts.AttrReadOnly):
-		return []healer.Condition{conditionAt(p, healer.Degraded, healer.ReadOnlyFilesystem, adviceRepublish, "the mount is read-only, recorded was read-write")}
+	case mp.Role != healer.RoleTarget:
+		return nil // only the driver stages
+	case outlived(c, mp) && p.covers(c, mp):
+		return []healer.Step{p.cover(c, mp)}
+	case outlived(c, mp) && len(mp.Stack) == 1:
+		return []healer.Step{p.replace(c, mp)}
+	case outlived(c, mp):
+		return []healer.Step{p.unmountDeadTop(c, mp)}
+	case len(mp.Stack) == 0 || interrupted(c, mp):
+		return []healer.Step{p.rebind(c, mp)}
+	case leftBehind(mp):
+		return []healer.Step{p.unmountDuplicate(mp)}
 	}
 	return nil
 }
 
-// readOnly reports a superblock that is read-only and should not be.
-func (ev evaluator) readOnly() []healer.Condition {
-	how := ""
-	written, _ := healer.ConditionOf(healer.OpWriteCheck, ev.sb.Write.Errno, ev.sb)
-	switch sb := ev.sb; {
-	case facts.IsType(sb.FSType, facts.ReadOnly), !ev.meantWritable():
-		return nil
-	case written.Reason == healer.ReadOnlyFilesystem:
-		how = "the filesystem refused a write as read-only (EROFS)"
-	case sb.EmergencyReadOnly:
-		how = "the filesystem turned read-only after an error (emergency_ro)"
-	case sb.ReadOnly:
-		how = "the filesystem is read-only, and the mount is not"
-	case sb.Upper != nil && (sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly):
-		how = "the filesystem that the overlay writes to is read-only"
-	default:
-		return nil
+// rebind offers to bind the healthy staged mount at the mount point, or to finalize the
+// placeholder of a rebind that was interrupted.
+func (p Provider) rebind(c healer.Case, mp healer.MountPoint) healer.Step {
+	s := healer.Step{
+		Name:       StepRebind,
+		MountPoint: mp,
+		Cost:       healer.Rebind,
+		Heals:      []healer.Reason{healer.NotMounted, healer.ReadOnlyFilesystem},
 	}
-	return ev.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
+	staged, _ := c.Staged()
+	s.Source = staged.Dev()
+	plan, why := planRebind(c, mp, staged)
+	if len(mp.Stack) > 1 {
+		plan.Covers = mp.Stack[1]
+	}
+	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
+		if len(mp.Stack) > 0 {
+			return p.host.Finish(ctx, plan, mp.Stack[0], revalidate)
+		}
+		return p.host.Rebind(ctx, plan, revalidate)
+	})
+}
+
+// offered returns a step that runs so, or that is refused if there is a reason.
+func offered(s healer.Step, refused string, run func(ctx context.Context, revalidate func(context.Context) error) error) healer.Step {
+	if s.Refused = refused; refused == "" {
+		s.Run = run
+	}
+	return s
+}
+
+// planRebind returns what a rebind would do, or why there must be none. Nothing at the mount point
+// shows how it was mounted: the record does.
+func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, string) {
+	var none facts.RebindPlan
+	wantStaged := c.Record.Staged()
+	switch {
+	case c.Record == nil || mp.Want == nil:
+		return none, "the volume was never seen healthy at this mount point, so how it was mounted is not known"
+	case wantStaged == nil:
+		return none, "the volume has no staged mount to bind from"
+	}
+	if why := unfit(c, staged); why != "" {
+		return none, why
+	}
+	switch {
+	case len(staged.Stack) > 1:
+		return none, "several mounts are stacked on the staging path"
+	case mp.Want.Dev != wantStaged.Dev:
+		return none, "what was published there was not the staged filesystem"
+	case facts.IsNFS(staged.Stack[0].FSType) && mp.Want.Source != staged.Stack[0].Source:
+		return none, "the mount point is not known to have shown the directory of the server that is staged"
+	case mp.Want.Attr.Has(facts.AttrIDMap) != staged.Stack[0].Attr.Has(facts.AttrIDMap):
+		return none, "the recorded mount had another ID mapping than the staged one"
+	case interrupted(c, mp) && mp.Dev() != staged.Dev():
+		return none, "the placeholder there is not of the staged filesystem"
+	}
+	for _, cond := range c.Found {
+		if cond.MountPoint == mp.Path && cond.Disables() && cond.Reason != healer.NotMounted {
+			return none, notHealthy(cond)
+		}
+	}
+	sub, beneath := facts.Below(wantStaged.Root, mp.Want.Root)
+	if !beneath {
+		return none, "the recorded directory does not lie below the staged one"
+	}
+	return planOf(mp, staged, sub, mp.Want.Attr, mp.Want.Propagation), ""
+}
+
+// planOf returns what puts a directory of the staged mount at a mount point.
+func planOf(mp, staged healer.MountPoint, sub string, attr facts.Attr, was facts.Propagation) facts.RebindPlan {
+	return facts.RebindPlan{
+		Staged: staged.Stack[0], Sub: sub, Target: mp.Path, Attr: attr,
+		Private: was.Shared == 0 && was.Master == 0, Shared: was.Shared != 0,
+	}
+}
+
+func notHealthy(c healer.Condition) string {
+	return fmt.Sprintf("the volume itself is not healthy (%s)", c.Reason)
 }
