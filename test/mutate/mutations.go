@@ -125,7 +125,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "restage: the umount takes another mount with it", file: "internal/ops/restage.go",
-		from: "if len(others) > 0 {", to: "if len(others) > 0 && false {",
+		from: "dir, dead.isCopy); err != nil {", to: "dir, dead.isCopy); err != nil && false {",
 		tests: integration, run: "TestRestageTakesNoOtherMount",
 	},
 	{
@@ -150,11 +150,11 @@ var mutations = []mutation{
 	},
 	{
 		name: "gate: a step goes by what is remembered", file: "internal/cluster/view.go",
-		from: "q := &query{c: c, live: true}", to: "q := &query{c: c, live: false}",
+		from: "(&view{c: c, volume: name, live: true})", to: "(&view{c: c, volume: name, live: false})",
 		tests: "internal/cluster", run: "TestInformerThatLags|TestKillSwitchThatTheInformerMissed",
 	},
 	{
-		name: "gate: a denial of the API is an outage", file: "internal/cluster/query.go",
+		name: "gate: a denial of the API is an outage", file: "internal/cluster/view_read.go",
 		from: "case known && isUnavailable(err):", to: "case known:",
 		tests: "internal/cluster", run: "TestContainerDuringADenial",
 	},
