@@ -84,6 +84,31 @@ func TestCallIsRecordedBeforeItBegins(t *testing.T) {
 	}
 }
 
+// That what was staged has answered is saved in the same round, right before another step calls the
+// driver, and stays.
+func TestCallKeepsWhatTheRoundSaved(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
+	key := volumeKey(driver, volID)
+	begun := b.notes.records[key]
+	begun.Restaging, begun.PendingStage = true, healer.PendingCall{Calls: 1}
+	b.notes.records[key] = begun
+	var during healer.Record
+	b.steps = []healer.Step{{
+		Name: "driver's", MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA}, Cost: healer.Delegate, Heals: []healer.Reason{healer.NotMounted},
+		Run: func(ctx context.Context, _ func(context.Context) error) error {
+			err := healer.RecordCall(ctx, 7, time.Hour)
+			during = b.notes.records[key]
+			return err
+		},
+	}}
+	b.heal(volume)
+	if during.Restaging || during.PendingStage.Calls > 0 || during.PendingHeal.Calls != 1 {
+		t.Errorf("while the driver is called, the record says %+v", during)
+	}
+}
+
 // A step that had the volume staged anew has begun until what is staged has answered: also
 // where a daemon mounted that never served, and gave up.
 func TestRestagingUntilItAnswers(t *testing.T) {

@@ -70,12 +70,18 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 		return
 	}
 	before := c.Pending(s.Cost) // the record may have the call of this step by now
-	if saved, loadErr := e.read(c.Driver, c.Volume.ID); loadErr == nil && saved != nil {
-		c.Record = saved // with what this call has put into it
-	}
+	e.reload(&c)
 	changed := withAnswer(&c, s, before, err)
 	if saved, _ := e.savePrevious(ctx, &c, s); !saved && changed {
 		_ = e.write(ctx, *c.Record)
+	}
+}
+
+// reload gives the case the record with what was saved since the volume was observed. A step that
+// saved the older one would take that back: what was staged again would count as not staged.
+func (e *Engine) reload(c *healer.Case) {
+	if saved, err := e.read(c.Driver, c.Volume.ID); err == nil && saved != nil {
+		c.Record = saved
 	}
 }
 

@@ -61,6 +61,7 @@ var errPanic = errors.New("the step ended in a panic")
 // act runs the steps. What they replace is put into the record before: after a kill in the middle
 // nothing else tells the next call how the mounts were, and which superblock was the volume's.
 func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (errs []error) {
+	e.reload(&c)
 	var steps []healer.Step
 	var revalidate []func(context.Context) error
 	for _, a := range admitted {
