@@ -36,7 +36,7 @@ func (p *Parts) status(ctx context.Context, c *cluster.Cluster, states func(cont
 	policy, api := "none", "none: only a running container proves that a mount point is wanted"
 	switch {
 	case p.cfg.Standalone:
-		api = "none, by --standalone: the caller vouches"
+		api = "none: the caller vouches for the path that it names"
 	case c != nil:
 		policy, api = c.Policy(), "answers"
 		if err := c.Answers(ctx); err != nil {
