@@ -95,8 +95,6 @@ type Config struct {
 
 	// Providers are asked beside those of this module.
 	Providers []func(healer.Tools) healer.Provider
-	// NoDriver asks no driver: this process is the driver.
-	NoDriver bool
 	// MayCall is that of nodeserver.Config.
 	MayCall func(context.Context) (string, error)
 	// OwnWorker is true for a program that begins with MaybeWorker, and so is its own worker.
@@ -201,8 +199,8 @@ func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 	})
 }
 
-// NewEngine makes the providers, of which the driver's asks with stager, and the engine, which
-// Close ends. A cluster is followed from now on.
+// NewEngine makes the providers and the engine, which Close ends. With no stager no driver is
+// asked: this process is the driver. A cluster is followed from now on.
 func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver.Stager) (*engine.Engine, error) {
 	providers, err := provider.New(provider.Config{
 		Driver: driver.Config{
@@ -210,7 +208,7 @@ func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver
 			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout), Stager: stager,
 		},
 		Tools: engine.NewTools(p.Node), Node: p.Node, Scope: p.cfg.HealContainers, FUSEAbort: p.cfg.FUSEAbort,
-		More: p.more, NoDriver: p.cfg.NoDriver, Disabled: p.cfg.DisabledProviders,
+		More: p.more, Disabled: p.cfg.DisabledProviders,
 	})
 	if err != nil {
 		return nil, err

@@ -119,7 +119,7 @@ func New(cfg Config) (_ *Healer, err error) {
 		KubeletRoot: cmp.Or(cfg.KubeletRoot, setup.DefaultKubeletRoot), HostNamespace: cmp.Or(cfg.HostMountNamespace, "/proc/1/ns/mnt"),
 		Standalone: cfg.Gate == nil, ProbeTimeout: probe, SlowAnswer: probe / setup.SlowShare, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
 		ProbeWrite: engine.WriteOnSuspicion, HealContainers: containers.FUSE, AllowedUIDs: cfg.AllowedUIDs, MayCall: cfg.MayCall,
-		Providers: cfg.Providers, NoDriver: true, OwnWorker: true,
+		Providers: cfg.Providers, OwnWorker: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nodehealer: %w", err)

@@ -30,13 +30,11 @@ type Config struct {
 	Scope containers.Scope
 	// FUSEAbort has hung FUSE connections aborted.
 	FUSEAbort bool
-	// Driver says where drivers are found.
+	// Driver says where drivers are found. Without a Stager none is asked: the program is one.
 	Driver driver.Config
 	Tools  healer.Tools
 	// More are those of other modules, which are asked right before driver.
 	More []healer.Provider
-	// NoDriver leaves driver out.
-	NoDriver bool
 	// Disabled are the names of those that are not asked (--disable-provider).
 	Disabled []string
 }
@@ -55,7 +53,7 @@ func New(c Config) ([]healer.Provider, error) {
 		network.New(c.Tools),
 	}
 	all = append(all, c.More...)
-	if !c.NoDriver {
+	if c.Driver.Stager != nil {
 		all = append(all, driver.New(c.Driver, c.Tools))
 	}
 	var names []string

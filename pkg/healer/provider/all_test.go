@@ -4,11 +4,12 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 )
 
 func TestAll(t *testing.T) {
 	seen := map[string]bool{}
-	providers, err := New(Config{Scope: containers.FUSE})
+	providers, err := New(Config{Scope: containers.FUSE, Driver: driver.Config{Stager: driver.NewFromCall(nil)}})
 	if err != nil {
 		t.Fatal(err)
 	}
