@@ -79,7 +79,7 @@ func TestWhyBucket(t *testing.T) {
 			t.Errorf("%d %s", code, text)
 		}
 		p.cosi(version, "BucketAccess", "denied", access("good", "denied-creds"), failed("rpc error: code = OutOfRange desc = the policy is too large"))
-		p.says("bucket/good", "BucketAccessFailed", "OUT_OF_RANGE: given up")
+		p.says("bucket/good", "BucketAccessFailed", "OutOfRange: given up")
 
 		// A person who may not read Secrets.
 		p.cosi(version, "BucketAccess", "granted", access("good", "creds"), ready)
