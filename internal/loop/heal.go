@@ -90,7 +90,8 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v)
 	}
-	if v.sick != nil && v.failures > 0 && restages(r.report.After) {
+	restages := func(s healer.Step) bool { return s.Cost == healer.Restage }
+	if v.sick != nil && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, restages) {
 		v.due = earlier(v.due, now.Add(waitGap))
 	}
 	if now := v.sick.leftAlone(); now != was.left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
@@ -108,11 +109,6 @@ func notJudged(r result) bool {
 // waitGap is how soon a volume is checked again whose driver did not stage it anew, or must not be
 // called now: no event tells of what that waits for, as the end of a process or a changed Secret.
 const waitGap = time.Minute
-
-// restages reports whether there is a step that has the driver stage a volume anew.
-func restages(d healer.Diagnosis) bool {
-	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.Cost == healer.Restage })
-}
 
 // inputsChanged reports whether a step that failed would be another one now.
 func inputsChanged(d healer.Diagnosis) bool {

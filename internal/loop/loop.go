@@ -167,11 +167,15 @@ func (l *Loop) Run(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		timer.Reset(time.Until(l.advance(ctx)))
+		listened := changes
+		if time.Now().Before(l.listenAt) { // all that changes until then is one change
+			listened = nil
+		}
 		select {
 		case <-ctx.Done():
 			l.drain(changes, happened)
 			return
-		case _, open := <-l.listening(changes):
+		case _, open := <-listened:
 			if !open { // or ctx has ended
 				changes = nil
 			}
@@ -190,15 +194,6 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
-}
-
-// listening returns changes, or nil while the mount table may not be read again: all that
-// changes in the meantime is one change.
-func (l *Loop) listening(changes <-chan struct{}) <-chan struct{} {
-	if time.Now().Before(l.listenAt) {
-		return nil
-	}
-	return changes
 }
 
 // advance starts the checks and heals that are due, and returns when to call it next.
