@@ -222,6 +222,36 @@ func TestUnmountPlaceholder(t *testing.T) {
 	}
 }
 
+// Where a placeholder is on a directory, its umount takes what stands at that directory on the
+// peers of the mount below: a driver's own, say.
+func TestUnmountPlaceholderThatWouldTakeOthers(t *testing.T) {
+	needsRoot(t)
+	dir, peer := realDir(t), realDir(t)
+	must(t, unix.Mount("parent", dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
+	must(t, os.Mkdir(dir+"/mount point", 0o700))
+	below := topAt(t, dir)
+	must(t, unix.Mount(dir, peer, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(peer, unix.MNT_DETACH) })
+	must(t, unix.Mount("", peer, "", unix.MS_SLAVE, ""))
+	must(t, unix.Mount("ours", dir+"/mount point", "tmpfs", 0, "")) // and on the peer
+	fd, err := unix.Open(dir+"/mount point", unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, err)
+	must(t, mount.AddAttr(fd, facts.AttrPlaceholder, 0))
+	must(t, unix.Close(fd))
+	must(t, unix.Unmount(peer+"/mount point", 0))
+	must(t, unix.Mount("other", peer+"/mount point", "tmpfs", 0, ""))
+	other := topAt(t, peer+"/mount point")
+	plan := facts.UnmountPlan{Top: mountAt(t, dir+"/mount point"), Placeholder: true, Below: below}
+	if _, err := unmountTop(plan); !errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), peer) {
+		t.Errorf("%v, want a refusal", err)
+	}
+	if now := topAt(t, peer+"/mount point"); !now.Same(other) {
+		t.Errorf("%s is on the peer, before %s", now, other)
+	}
+}
+
 // What stands in a dead mount goes with it, unless there is a copy of it.
 func TestDetachTopKeepsWhatStandsInIt(t *testing.T) {
 	needsRoot(t)

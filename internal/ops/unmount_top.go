@@ -20,8 +20,12 @@ func unmountTop(q facts.UnmountPlan) (done bool, err error) {
 	if err := target.checkTop(top, topmost); err != nil {
 		return false, err
 	}
-	if err := target.checkParent(top, q.Below, "%s is beneath it now"); err != nil {
+	on, dir, err := target.below(q.Top.Path, top)
+	if err != nil {
 		return false, err
+	}
+	if on.OldID != q.Below.OldID {
+		return false, refuse("%s is beneath it now", on)
 	}
 	dead := deadOf(q.Top)
 	dead.Stale = facts.IsType(q.Top.FSType, facts.NFS)
@@ -31,7 +35,7 @@ func unmountTop(q facts.UnmountPlan) (done bool, err error) {
 	}
 	// Where another mount is at the same place on a peer of Below, the umount would take that
 	// one. No path leads to Below, so it cannot be made private first, as placement does.
-	if err := checkTakesOnly(target.thread, top, q.Below, "", isCopy); err != nil {
+	if err := checkTakesOnly(target.thread, top, on, dir, isCopy); err != nil {
 		return false, err
 	}
 	if q.Placeholder {
