@@ -74,6 +74,11 @@ var mutations = []mutation{
 		tests: integration, run: "TestKillInContainer|TestKillInContainerShared|TestKillInContainerNested|TestInContainerReadOnlyAtEveryInstant|TestKillCoverInContainer|TestCopiesAfterAKill",
 	},
 	{
+		name: "swap: what answers again is detached", file: "internal/ops/container_nested.go",
+		from: "case s.position == Beneath &&", to: "case s.position == Beneath && false &&",
+		tests: "internal/ops", run: "TestSwapIsResumed",
+	},
+	{
 		name: "swap: attributes that changed are not seen", file: "internal/ops/container_swap.go",
 		from: "now.Attr&facts.AttrSettable != m.Attr&facts.AttrSettable", to: "now.Attr == m.Attr && false",
 		tests: "internal/ops", run: "TestSwapIsRefused|TestSwap",
@@ -125,7 +130,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "restage: the umount takes another mount with it", file: "internal/ops/restage.go",
-		from: "dir, dead.isCopy); err != nil {", to: "dir, dead.isCopy); err != nil && false {",
+		from: "dead.isCopy); err != nil {", to: "dead.isCopy); err != nil && false {",
 		tests: integration, run: "TestRestageTakesNoOtherMount",
 	},
 	{
