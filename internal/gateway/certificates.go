@@ -56,7 +56,6 @@ func newCertificates(t TLS) (*certificates, error) {
 		return nil, err
 	}
 	c := &certificates{config: base, changed: make(chan struct{}, 1)}
-	var content dynamiccertificates.CertKeyContentProvider
 	switch {
 	case (t.CertFile == "") != (t.KeyFile == ""):
 		return nil, errors.New("TLS: a certificate and its key come together, only one was given")
@@ -64,18 +63,17 @@ func newCertificates(t TLS) (*certificates, error) {
 		if c.files, err = dynamiccertificates.NewDynamicServingContentFromFiles("gateway", t.CertFile, t.KeyFile); err != nil {
 			return nil, fmt.Errorf("TLS: certificate %s with key %s: %w", t.CertFile, t.KeyFile, err)
 		}
-		content = c.files
+		c.content = c.files
 	default:
 		cert, key, err := makeCertificate(time.Now())
 		if err != nil {
 			return nil, fmt.Errorf("TLS: make a certificate: %w", err)
 		}
-		if content, err = dynamiccertificates.NewStaticCertKeyContent("self-signed", cert, key); err != nil {
+		if c.content, err = dynamiccertificates.NewStaticCertKeyContent("self-signed", cert, key); err != nil {
 			return nil, fmt.Errorf("TLS: %w", err)
 		}
 	}
-	c.content = content
-	c.served = dynamiccertificates.NewDynamicServingCertificateController(base.Clone(), nil, content, nil, nil)
+	c.served = dynamiccertificates.NewDynamicServingCertificateController(base.Clone(), nil, c.content, nil, nil)
 	if c.files != nil {
 		c.files.AddListener(c.served)
 		c.files.AddListener(c)
@@ -135,20 +133,8 @@ func (c *certificates) Enqueue() {
 	}
 }
 
-// replaced returns what gets an element when the certificate was replaced; of nil, what
-// never does.
-func (c *certificates) replaced() <-chan struct{} {
-	if c == nil {
-		return nil
-	}
-	return c.changed
-}
-
-// leaf returns the certificate that is served now; of nil, none.
+// leaf returns the certificate that is served now.
 func (c *certificates) leaf() (*x509.Certificate, error) {
-	if c == nil {
-		return nil, nil
-	}
 	text, _ := c.content.CurrentCertKeyContent()
 	block, _ := pem.Decode(text)
 	if block == nil {

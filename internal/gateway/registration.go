@@ -52,7 +52,7 @@ type RegistrationConfig struct {
 type Registration struct {
 	cfg     RegistrationConfig
 	objects dynamic.ResourceInterface
-	// certificates are what the gateway serves with; nil: nothing is said of them.
+	// certificates are what the gateway serves with; New sets them.
 	certificates *certificates
 	// renewed is true once this process has written the object.
 	renewed bool
@@ -213,7 +213,7 @@ func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions
 		var event watch.Event
 		var open bool
 		select {
-		case <-r.certificates.replaced():
+		case <-r.certificates.changed:
 			r.renewed = false
 			return nil
 		case event, open = <-w.ResultChan():

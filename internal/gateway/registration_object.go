@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/x509"
 	"fmt"
-	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +26,7 @@ func (c RegistrationConfig) endpoint() string {
 
 // object returns the CSIAddonsNode, which is also a merge patch: what others wrote,
 // such as the controller's finalizer and status, stays. The certificate is what the
-// gateway serves with; nil: not said.
+// gateway serves with.
 func (c RegistrationConfig) object(name string, certificate *x509.Certificate, now time.Time) *unstructured.Unstructured {
 	node := &unstructured.Unstructured{Object: map[string]any{
 		"spec": map[string]any{
@@ -37,13 +36,8 @@ func (c RegistrationConfig) object(name string, certificate *x509.Certificate, n
 	node.SetGroupVersionKind(registration.CSIAddonsNodes.GroupVersion().WithKind(registration.Kind))
 	node.SetNamespace(c.Namespace)
 	node.SetName(registration.ObjectName(c.Node, name))
-	annotations := map[string]string{
-		createdByAnnotation: c.PodUID,
-		updatedAtAnnotation: now.UTC().Format(time.RFC3339),
-	}
-	if certificate != nil {
-		maps.Copy(annotations, registration.Annotations(certificate))
-	}
+	annotations := registration.Annotations(certificate)
+	annotations[createdByAnnotation], annotations[updatedAtAnnotation] = c.PodUID, now.UTC().Format(time.RFC3339)
 	node.SetAnnotations(annotations)
 	// Deleted with the pod that serves it: a node that is removed leaves nothing.
 	node.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: c.Pod, UID: types.UID(c.PodUID)}})

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -49,7 +50,14 @@ func (n *named) Invoke(ctx context.Context, _ string, _, reply any, _ ...grpc.Ca
 // registering runs a registration in a bubble, until the function is called.
 func registering(t *testing.T, api *fake.FakeDynamicClient, cfg RegistrationConfig, server *named) (end func()) {
 	t.Helper()
-	r := &Registration{cfg: cfg, objects: api.Resource(registration.CSIAddonsNodes).Namespace(cfg.Namespace)}
+	served := &testContent{t: t}
+	served.renew()
+	return registeringWith(t, api, cfg, server, &certificates{content: served, changed: make(chan struct{}, 1)})
+}
+
+func registeringWith(t *testing.T, api *fake.FakeDynamicClient, cfg RegistrationConfig, server *named, certs *certificates) (end func()) {
+	t.Helper()
+	r := &Registration{cfg: cfg, certificates: certs, objects: api.Resource(registration.CSIAddonsNodes).Namespace(cfg.Namespace)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx, server) }()
@@ -115,7 +123,7 @@ func TestRegistersWhatTheServerIsCalled(t *testing.T) {
 
 func TestRegistrationIsRenewedAtEveryStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		earlier := ours.object("node-healer.csi-addons.io", nil, time.Now().Add(-time.Hour))
+		earlier := ours.object("node-healer.csi-addons.io", new(x509.Certificate), time.Now().Add(-time.Hour))
 		earlier.SetFinalizers([]string{"csiaddons.openshift.io/csiaddonsnode"})
 		earlier.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "gone"}})
 		api := newAPI(earlier)
@@ -220,11 +228,7 @@ func TestRegistrationHasTheCertificate(t *testing.T) {
 		served.renew()
 		certs := &certificates{content: served, changed: make(chan struct{}, 1)}
 		api, server := newAPI(), &named{name: "node-healer.csi-addons.io"}
-		r := &Registration{cfg: ours, certificates: certs, objects: api.Resource(registration.CSIAddonsNodes).Namespace("ns")}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); r.Run(ctx, server) }()
-		defer func() { cancel(); <-done }()
+		defer registeringWith(t, api, ours, server, certs)()
 		for range 2 {
 			time.Sleep(time.Minute)
 			synctest.Wait()
