@@ -140,6 +140,8 @@ type Condition struct {
 	// Ambiguous is true when it leaves open which storage the volume is: nothing is
 	// recorded then, even if the volume can be used.
 	Ambiguous bool
+	// Provider is who failed, of ProviderFailed, and else empty.
+	Provider string
 }
 
 // Disables reports whether the condition keeps the volume from being used. A degraded

@@ -157,14 +157,16 @@ func (d Diagnosis) Sick() bool { return len(d.Conditions) > 0 || len(d.Failures)
 // Healthy reports whether nothing is wrong, and all of the volume could be judged.
 func (d Diagnosis) Healthy() bool { return !d.Sick() && len(d.Case.Unjudged) == 0 }
 
-// Offers returns the steps that may be tried now: they heal a condition that is acute,
-// and nothing that is known refuses them. The gate may refuse them still.
+// Offers returns the steps that may be tried now, the least invasive first: they heal a
+// condition that is acute, and nothing that is known refuses them. The gate may refuse them
+// still.
 func (d Diagnosis) Offers() (steps []Step) {
 	for _, s := range d.Steps {
 		if s.Refused == "" && d.Needs(s) {
 			steps = append(steps, s)
 		}
 	}
+	slices.SortStableFunc(steps, func(a, b Step) int { return int(a.Cost) - int(b.Cost) })
 	return steps
 }
 

@@ -26,10 +26,10 @@ var costs = map[healer.Cost]string{
 // adminReport puts a report into a message, with the steps that a heal would try.
 func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	_, text := message(r)
-	w := wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes, evidenceBytes: maxNoticeBytes}
+	w := newWording(r, maxShownPathBytes)
 	out := &adminpb.VolumeReport{
 		Driver: valid(r.Driver), VolumeId: valid(r.Volume.ID), Path: valid(r.Volume.Path),
-		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(r.After),
+		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(w.after),
 	}
 	for _, o := range r.Steps {
 		done := &adminpb.Outcome{Step: o.Step, MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
@@ -40,7 +40,7 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 		out.Outcomes = append(out.Outcomes, done)
 	}
 	if len(r.Steps) > 0 {
-		out.Before = w.conditions(r.Before)
+		out.Before = w.conditions(w.before)
 		for _, c := range out.Before {
 			c.Advice, c.MountPoint = "", ""
 		}
@@ -59,10 +59,10 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 			out.Advice = append(out.Advice, adminText(item))
 		}
 	case healer.NotJudged:
-		out.Advice = []string{adviceUnjudged}
+		out.Advice = []string{healer.AdviceUnjudged}
 		fallthrough
 	default:
-		more = []section{sentence(w.working(r.After, w.mention)), w.restart()}
+		more = []section{sentence(w.working(w.mention)), w.restart()}
 	}
 	for _, s := range more {
 		if len(s.items) > 0 {
@@ -77,28 +77,12 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	return out
 }
 
-// conditions lists what is wrong in the order in which a message does, what could not be judged, and last the providers
-// that failed: of a volume that one of them could not examine nobody knows that it works.
-func (w wording) conditions(d healer.Diagnosis) (all []*adminpb.Condition) {
-	for _, g := range groups(d) {
-		for _, c := range g.conditions {
-			all = append(all, &adminpb.Condition{
-				Reason: string(c.Reason), Status: string(c.Status), Acute: c.Acute, Message: adminText(c.Message),
-				Advice: adminText(c.Advice), MountPoint: adminText(c.MountPoint), Place: w.place(c.MountPoint),
-			})
-		}
-	}
-	for _, u := range d.Case.Unjudged {
-		at := adminText(u.MountPoint.Path)
+// conditions puts conditions into messages.
+func (w wording) conditions(of []healer.Condition) (all []*adminpb.Condition) {
+	for _, c := range of {
 		all = append(all, &adminpb.Condition{
-			Reason: string(healer.ReasonUnjudged), Status: string(healer.Unknown),
-			Message: adminText("empty, and " + u.Why), Advice: adviceUnjudged, MountPoint: at, Place: string(u.MountPoint.Role) + " " + at,
-		})
-	}
-	for _, f := range d.Failures {
-		all = append(all, &adminpb.Condition{
-			Reason: string(healer.ProviderFailed), Status: string(healer.Unknown),
-			Message: adminText(errorText(f.Err)), Place: "provider " + adminText(f.Provider),
+			Reason: adminText(string(c.Reason)), Status: string(c.Status), Acute: c.Acute, Message: adminText(c.Message),
+			Advice: adminText(c.Advice), MountPoint: adminText(c.MountPoint), Place: adminText(w.placeOf(c, w.place)),
 		})
 	}
 	return all
@@ -115,7 +99,6 @@ func first[T any](all []T, most int, omitted *int32) []T {
 // least invasive first, then those that something known refuses.
 func (w wording) wouldRun(d healer.Diagnosis) (steps []*adminpb.Step) {
 	may := d.Offers()
-	slices.SortStableFunc(may, func(a, b healer.Step) int { return int(a.Cost) - int(b.Cost) })
 	for _, s := range d.Steps {
 		heals := func(c healer.Condition) bool { return s.CanHeal(c.Reason) }
 		if s.Refused != "" && slices.ContainsFunc(d.Conditions, heals) {

@@ -3,8 +3,8 @@ package nodeserver
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -80,58 +80,44 @@ func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 }
 
 // healthEntries puts a diagnosis in the form that CSI wants: each status and reason
-// once, at however many mount points it was found, the worst first.
+// once, at however many mount points it was found, the worst first. CSI has no status for what
+// could not be judged, nor for a provider that failed, and a list without an entry would say
+// that nothing is wrong.
 func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	type key struct {
 		status csi.VolumeHealthErrorType
 		reason string
 	}
-	var order []key
-	first, mountPoints := map[key]string{}, map[key]int{}
-	for _, g := range groups(d) {
-		role := ""
-		if mountPoint, _ := d.Case.MountPoint(g.path); mountPoint.Role != "" {
-			role = mountPoint.Role.Noun() + ": "
-			if mountPoint.InContainer != nil {
-				role = mountPoint.String() + ": "
+	w := newWording(healer.Report{After: d}, maxShortPathBytes)
+	var entries []*csi.VolumeHealth_VolumeHealthEntry
+	first, places := map[key]string{}, map[key]map[string]bool{}
+	for _, c := range w.after {
+		k := key{healthStatus(c.Status), printable.Line(string(c.Reason), maxReasonBytes)}
+		place := w.placeOf(c, func(path string) string {
+			switch p := w.byPath[path]; {
+			case p.Role == "":
+				return ""
+			case p.InContainer == nil:
+				return p.Role.Noun()
 			}
+			return w.mountPoint(path)
+		})
+		if places[k] == nil {
+			entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{Status: k.status, Reason: k.reason})
+			first[k], places[k] = strings.TrimPrefix(place+": "+c.Message, ": "), map[string]bool{}
 		}
-		here := map[key]bool{}
-		for _, c := range g.conditions {
-			k := key{healthStatus(c.Status), printable.Line(string(c.Reason), maxReasonBytes)}
-			if here[k] {
-				continue // found by another provider, too
-			}
-			if here[k] = true; mountPoints[k] == 0 {
-				order, first[k] = append(order, k), role+c.Message
-			}
-			mountPoints[k]++
-		}
+		places[k][c.MountPoint+c.Provider] = true // another provider may have found it there, too
 	}
-	slices.SortStableFunc(order, func(a, b key) int {
-		return cmp.Or(cmp.Compare(b.status, a.status), cmp.Compare(a.reason, b.reason))
+	for _, e := range entries {
+		k, plural := key{e.GetStatus(), e.GetReason()}, "mount points"
+		if e.GetReason() == string(healer.ProviderFailed) {
+			plural = "providers"
+		}
+		e.Message = shortText(first[k], len(places[k]), plural)
+	}
+	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int {
+		return cmp.Or(cmp.Compare(b.GetStatus(), a.GetStatus()), cmp.Compare(a.GetReason(), b.GetReason()))
 	})
-	entries := make([]*csi.VolumeHealth_VolumeHealthEntry, 0, len(order)+1)
-	for _, k := range order {
-		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
-			Status: k.status, Reason: k.reason, Message: shortText(first[k], mountPoints[k], "mount points"),
-		})
-	}
-	// CSI has no status for what could not be judged, nor for a provider that failed, and a list
-	// without an entry would say that nothing is wrong.
-	if all := d.Case.Unjudged; len(all) > 0 {
-		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
-			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: string(healer.ReasonUnjudged),
-			Message: shortText("target: empty, and "+all[0].Why, len(all), "mount points"),
-		})
-	}
-	if len(d.Failures) > 0 {
-		f := d.Failures[0]
-		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
-			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: string(healer.ProviderFailed),
-			Message: shortText(fmt.Sprintf("%s failed: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
-		})
-	}
 	return entries
 }
 
@@ -139,7 +125,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 func shortText(text string, n int, plural string) string {
 	suffix := ""
 	if n > 1 {
-		suffix = fmt.Sprintf(" (%d %s)", n, plural)
+		suffix = " (" + counted(n, plural) + ")"
 	}
 	return printable.Line(text, maxCSIStringBytes-len(suffix)) + suffix
 }

@@ -74,12 +74,12 @@ func TestHealthEntries(t *testing.T) {
 		}}, []string{"INACCESSIBLE IOError the pool is gone"}},
 		"a provider failed": {healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{
 			{Provider: "ceph", Err: errors.New("no monitor")}, {Provider: "csi", Err: errors.New("x")},
-		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph failed: no monitor (2 providers)"}},
+		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed provider ceph: no monitor (2 providers)"}},
 		"a provider failed, and another did not": {healer.Diagnosis{
 			Case:       both,
 			Conditions: []healer.Condition{condition(healer.Inaccessible, healer.IOError, "/p", "EIO")},
 			Failures:   []healer.ProviderFailure{{Provider: "ceph"}},
-		}, []string{"INACCESSIBLE IOError target: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph failed: no reason given"}},
+		}, []string{"INACCESSIBLE IOError target: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed provider ceph: no reason given"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

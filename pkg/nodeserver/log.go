@@ -67,8 +67,9 @@ func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report)
 		logger.Error(errors.New(answer.Message()), "NodeHealer", sorted(fields)...)
 		return
 	case codes.OK:
-		fields[keyDriver], fields[keyPath], fields[keyPod] = listed([]string{r.Driver}), listed([]string{r.Volume.Path}), listed(pods(r))
-		fields[keyVerdict], fields[keyFound] = string(r.Verdict()), listed(reasons(r))
+		reasons, pods := conditionsOf(r)
+		fields[keyDriver], fields[keyPath], fields[keyPod] = listed([]string{r.Driver}), listed([]string{r.Volume.Path}), listed(pods)
+		fields[keyVerdict], fields[keyFound] = string(r.Verdict()), listed(reasons)
 		fields[keyDone], fields[keyRefused] = listed(outcomes(r)), listed(refusals(r))
 	default:
 		fields[keyError] = printable.Line(answer.Message(), logTextBytes)
@@ -88,42 +89,23 @@ func listed(items []string) string {
 	return printable.Line(strings.Join(unique(items), ","), logTextBytes)
 }
 
-// pods returns the pods of what is wrong or could not be judged; of a volume with which nothing
-// is, that of its path.
-func pods(r healer.Report) (uids []string) {
-	add := func(d healer.Diagnosis, path string) {
-		if p, _ := d.Case.MountPoint(path); p.PodUID != "" {
-			uids = append(uids, p.PodUID)
+// conditionsOf returns what was wrong before or after anything was done, and the pods that
+// have it; of a volume with which nothing is, the pod of its path.
+func conditionsOf(r healer.Report) (reasons, pods []string) {
+	w := newWording(r, maxShortPathBytes)
+	for _, c := range slices.Concat(w.before, w.after) {
+		reason := string(c.Reason)
+		if c.Reason == healer.ProviderFailed {
+			reason = "failed:" + c.Provider
 		}
+		reasons, pods = append(reasons, reason), append(pods, w.byPath[c.MountPoint].PodUID)
 	}
-	for _, d := range []healer.Diagnosis{r.Before, r.After} {
-		for _, c := range d.Conditions {
-			add(d, c.MountPoint)
-		}
-		for _, u := range d.Case.Unjudged {
-			uids = append(uids, u.MountPoint.PodUID)
-		}
+	if pods = slices.DeleteFunc(pods, func(uid string) bool { return uid == "" }); len(pods) == 0 {
+		pods = append(pods, w.byPath[r.Volume.Path].PodUID)
 	}
-	if len(uids) == 0 {
-		add(r.After, r.Volume.Path)
-	}
-	slices.Sort(uids)
-	return uids
-}
-
-// reasons returns what was found before or after anything was done.
-func reasons(r healer.Report) []string {
-	var out []string
-	for _, d := range []healer.Diagnosis{r.Before, r.After} {
-		for _, c := range d.Conditions {
-			out = append(out, string(c.Reason))
-		}
-		for _, f := range d.Failures {
-			out = append(out, "failed:"+f.Provider)
-		}
-	}
-	slices.Sort(out)
-	return out
+	slices.Sort(reasons)
+	slices.Sort(pods)
+	return reasons, pods
 }
 
 func outcomes(r healer.Report) []string {

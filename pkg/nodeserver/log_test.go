@@ -52,7 +52,7 @@ func TestOneLinePerCall(t *testing.T) {
 				},
 				Conditions: []healer.Condition{condition},
 			},
-		}, nil, []string{`done="" driver="d.example.com" duration=`, `found="NotMounted" path="` + goodRequest().GetVolumePath() + `" pod="uid-a,uid-b" refused="" verdict="abnormal"`}},
+		}, nil, []string{`done="" driver="d.example.com" duration=`, `found="NotMounted,Unjudged" path="` + goodRequest().GetVolumePath() + `" pod="uid-a,uid-b" refused="" verdict="abnormal"`}},
 		"busy":    {healer.Report{}, &healer.Error{Kind: healer.KindBusy, Text: "since\n12:00"}, []string{`code="Aborted"`, `error="since\\n12:00"`}},
 		"unknown": {healer.Report{}, healer.Failed("read", errors.New("EIO")), []string{`code="Unknown"`, `err="read: EIO"`}},
 	} {

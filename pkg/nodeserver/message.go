@@ -1,9 +1,7 @@
 package nodeserver
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -29,32 +27,18 @@ const (
 // one that was seen to work is not (healer.proto).
 func message(r healer.Report) (abnormal bool, text string) {
 	v := r.Verdict()
-	w := wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShortPathBytes}
-	return v == healer.Abnormal || v == healer.NotJudged, w.line(maxMessageBytes)
+	return v == healer.Abnormal || v == healer.NotJudged, newWording(r, maxShortPathBytes).line(maxMessageBytes)
 }
 
 // inFull is the message with all that a line of maxFullBytes has room for.
-func inFull(r healer.Report) string {
-	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes}.line(maxFullBytes)
-}
+func inFull(r healer.Report) string { return newWording(r, maxShownPathBytes).line(maxFullBytes) }
 
 // notice is the message for an event, without how long anything took: the same result reads
 // the same again, so that repetitions can be recognised.
 func notice(r healer.Report) string {
-	return wording{r: &r, mountPoints: mountPointsOf(&r), pathBytes: maxShownPathBytes, timeless: true}.line(maxNoticeBytes)
-}
-
-// wording puts one report into words.
-type wording struct {
-	r *healer.Report
-	// mountPoints are all that may be named.
-	mountPoints []healer.MountPoint
-	// pathBytes bounds each path, which loses its middle.
-	pathBytes int
-	// evidenceBytes bounds each text that a provider, a kernel or a program wrote; zero: all of
-	// it. A reason, and whether a step failed, is never cut.
-	evidenceBytes int
-	timeless      bool
+	w := newWording(r, maxShownPathBytes)
+	w.timeless = true
+	return w.line(maxNoticeBytes)
 }
 
 // rooms are tried one after the other until a line has room for all that must be said: first
@@ -65,12 +49,9 @@ var rooms = []struct {
 }{
 	{maxNoticeBytes, true, true},
 	{160, true, true},
-	{96, true, true},
-	{160, false, true},
 	{96, false, true},
 	{40, false, true},
 	{24, false, true},
-	{96, false, false},
 	{24, false, false},
 }
 
@@ -97,58 +78,41 @@ func (w wording) line(limit int) string {
 func (w wording) sections(v healer.Verdict) []section {
 	switch v {
 	case healer.Healed:
-		return []section{w.found(w.r.Before), w.done(), sentence("Now " + w.working(w.r.After, w.mention)), w.refused(), w.restart()}
+		return []section{w.found(w.before, w.mountPoint), w.done(), sentence("Now " + w.working(w.mention)), w.refused(), w.restart()}
 	case healer.Abnormal:
 		if w.r.HealFollows { // what a check refuses and advises is not what comes next
-			return []section{w.foundFirst(), sentence("A heal follows")}
+			return []section{w.found(w.foundFirst(), w.mountPoint), sentence("A heal follows")}
 		}
-		return []section{w.foundFirst(), w.done(), w.afterwards(), w.wouldTry(), w.refused(), w.restart(), w.held(), w.advice()}
+		return []section{w.found(w.foundFirst(), w.mountPoint), w.done(), w.afterwards(), w.wouldTry(), w.refused(), w.restart(), w.held(), w.advice()}
 	case healer.NotJudged:
 		works := section{}
 		if len(w.r.After.Case.MountPoints) > 0 {
-			works = sentence("Of the rest, " + w.working(w.r.After, w.mention))
+			works = sentence("Of the rest, " + w.working(w.mention))
 		}
-		return []section{w.unjudged(), w.done(), works, w.refused(), w.restart(), sentence("To do: " + adviceUnjudged)}
+		return []section{w.found(w.after, w.mountPoint), w.done(), works, w.refused(), w.restart(), sentence("To do: " + healer.AdviceUnjudged)}
 	default:
-		return []section{sentence(w.working(w.r.After, w.mountPoint))}
+		return []section{sentence(w.working(w.mountPoint))}
 	}
 }
 
 func sentence(text string) section { return section{items: []string{text}} }
 
-// done names the steps that ran: those on the host first, then those that failed in
-// containers.
+// done names the steps that ran.
 func (w wording) done() section {
 	if len(w.r.Steps) == 0 {
 		return sentence("Nothing was changed")
 	}
-	rank := func(o healer.Outcome) int {
-		switch {
-		case w.at(o.MountPoint).InContainer == nil:
-			return 0
-		case o.Err != nil:
-			return 1
-		}
-		return 2
-	}
-	steps := slices.Clone(w.r.Steps)
-	slices.SortStableFunc(steps, func(a, b healer.Outcome) int { return rank(a) - rank(b) })
-	return w.steps("Done: ", steps, !w.timeless)
+	return w.steps("Done: ", w.r.Steps, !w.timeless)
 }
 
 // wouldTry names the steps of which a call that only checks knows nothing that refuses them.
 func (w wording) wouldTry() section {
-	if !w.r.Checked {
-		return section{}
-	}
-	offers := w.r.After.Offers()
-	slices.SortStableFunc(offers, func(a, b healer.Step) int { return int(a.Cost) - int(b.Cost) })
-	steps := make([]healer.Outcome, 0, len(offers))
-	for _, s := range offers {
-		if slices.ContainsFunc(w.r.Refused, func(r healer.Refusal) bool { return r.Step == s.Name && r.MountPoint == s.MountPoint.Path }) {
-			continue // the server only checks
+	var steps []healer.Outcome
+	for _, s := range w.r.After.Offers() {
+		refused := func(r healer.Refusal) bool { return r.Step == s.Name && r.MountPoint == s.MountPoint.Path } // the server only checks
+		if w.r.Checked && !slices.ContainsFunc(w.r.Refused, refused) {
+			steps = append(steps, healer.Outcome{Step: s.Name, MountPoint: s.MountPoint.Path})
 		}
-		steps = append(steps, healer.Outcome{Step: s.Name, MountPoint: s.MountPoint.Path})
 	}
 	return w.steps("The call only checks; would try: ", steps, false)
 }
@@ -211,18 +175,15 @@ func (w wording) restart() section {
 // held says where what is still sick is mounted.
 func (w wording) held() section {
 	h := w.r.Held
-	lead := "Held by 1 mount"
-	if h.Mounts != 1 {
-		lead = fmt.Sprintf("Held by %d mounts", h.Mounts)
+	if h.Mounts == 0 {
+		return section{}
 	}
-	if h.Mounts > 0 && len(h.By) == 0 {
+	lead := "Held by " + counted(h.Mounts, "mounts")
+	if len(h.By) == 0 {
 		return section{items: []string{lead}, optional: true}
 	}
 	return section{lead: lead + ", also in ", items: h.By, plural: "containers", optional: true}
 }
-
-// adviceUnjudged is about mount points that could not be judged.
-const adviceUnjudged = "if its pod should have the volume there, name that path (healerctl heal --path)"
 
 // advice lists what a person should do about what is left, what comes first at first.
 func (w wording) advice() section {
@@ -231,11 +192,6 @@ func (w wording) advice() section {
 		all[i] = w.text(text)
 	}
 	return section{lead: "To do: ", items: all, plural: "things", numbered: true}
-}
-
-// text returns what a provider, a kernel or a program wrote as one printable line.
-func (w wording) text(s string) string {
-	return printable.Line(strings.TrimSpace(s), w.evidenceBytes)
 }
 
 // rounded returns a duration with as many digits as a reader can use.

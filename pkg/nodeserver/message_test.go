@@ -189,7 +189,7 @@ func TestMessageWording(t *testing.T) {
 		"not judged": {
 			report: healer.Report{After: healer.Diagnosis{Case: unjudged}},
 			want: "not judged: target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. Nothing was changed. " +
-				"Of the rest, the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
+				"Of the rest, target /p (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
 				"To do: if its pod should have the volume there, name that path (healerctl heal --path)",
 		},
 		"not judged, and nothing else": {
@@ -203,12 +203,22 @@ func TestMessageWording(t *testing.T) {
 				"target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. " +
 				"Nothing was changed. To do: restart the pod",
 		},
+		"not judged, beside what is wrong in another way": {
+			report: healer.Report{
+				Before: sick(unjudged, notMounted), After: sick(unjudged, shutdown),
+				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond}},
+			},
+			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
+				"target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. " +
+				"Done: rebind of target /p in 1ms. " +
+				"Afterwards staging /s: FilesystemShutdown (super option shutdown); target /q: Unjudged; target /r: Unjudged. To do: unmount it everywhere, then check it",
+		},
 		"a provider failed": {
 			report: healer.Report{
 				Before: healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
 				After:  healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
 			},
-			want: "abnormal: provider ceph failed (no monitor). Nothing was changed",
+			want: "abnormal: provider ceph: ProviderFailed (no monitor). Nothing was changed",
 		},
 		"many steps": {
 			report: healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},

@@ -25,21 +25,27 @@ func compareMountPoints(a, b healer.MountPoint) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Path, b.Path))
 }
 
-// working says of a healthy diagnosis which mount points were examined and how the
-// storage answered.
-func (w wording) working(d healer.Diagnosis, name func(path string) string) string {
-	if len(d.Case.MountPoints) == 0 {
+// working says of what is healthy which mount points were examined and how the storage
+// answered.
+func (w wording) working(name func(path string) string) string {
+	c := w.r.After.Case
+	if len(c.MountPoints) == 0 {
 		return "nothing is wrong with the volume"
 	}
-	mountPoints := slices.DeleteFunc(slices.Clone(d.Case.MountPoints), func(p healer.MountPoint) bool {
+	mountPoints := slices.DeleteFunc(slices.Clone(c.MountPoints), func(p healer.MountPoint) bool {
 		return len(p.Stack) == 0 && p.Role == healer.RoleStaging // a driver that stages nothing
 	})
 	if len(mountPoints) == 0 {
-		return "nothing is mounted at " + name(d.Case.MountPoints[0].Path) + ", and no record shows that anything was"
+		return "nothing is mounted at " + name(c.MountPoints[0].Path) + ", and no record shows that anything was"
 	}
 	slices.SortFunc(mountPoints, compareMountPoints)
-	text := firstOf(mountPoints, func(p healer.MountPoint) string { return name(p.Path) + mounted(d.Case, p) })
-	slowest, probed := slowestAnswer(d.Case)
+	text := firstOf(mountPoints, func(p healer.MountPoint) string { return name(p.Path) + mounted(c, p) })
+	slowest, probed := time.Duration(0), false
+	for _, sb := range c.Superblocks {
+		if sb.Answer.Asked {
+			slowest, probed = max(slowest, sb.Answer.Elapsed), true
+		}
+	}
 	switch {
 	case !probed:
 		return text + " checked, storage not probed"
@@ -69,15 +75,6 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 	return " (" + printable.Line(top.FSType, maxReasonBytes) + ", " + access + ")"
 }
 
-func slowestAnswer(c healer.Case) (slowest time.Duration, probed bool) {
-	for _, s := range c.Superblocks {
-		if s.Answer.Asked {
-			slowest, probed = max(slowest, s.Answer.Elapsed), true
-		}
-	}
-	return slowest, probed
-}
-
 // maxNamed is how many mount points one item names; the rest is counted.
 const maxNamed = 3
 
@@ -103,14 +100,14 @@ const (
 
 // mountPoint names a mount point in full, with its role.
 func (w wording) mountPoint(path string) string {
-	p := w.at(path)
+	p := w.byPath[path]
 	switch {
 	case path == "":
 		return "the volume"
 	case p.InContainer != nil:
 		return printable.Line(p.InContainer.String(), w.pathBytes+maxReasonBytes)
 	case p.Role != "":
-		return string(p.Role) + " " + w.path(*p)
+		return string(p.Role) + " " + w.path(p)
 	}
 	return pathText(path, w.pathBytes)
 }
@@ -129,12 +126,19 @@ func (w wording) path(p healer.MountPoint) string {
 // mention names a mount point that the message named before: by its role if it is
 // the only one of that role, or of that role and pod, because kubelet's paths are long.
 func (w wording) mention(path string) string {
-	p := w.at(path)
-	same := w.withRole(p.Role)
-	switch ofPod := slices.DeleteFunc(slices.Clone(same), func(path string) bool { return w.at(path).PodUID != p.PodUID }); {
-	case p.Role != "" && len(same) == 1:
+	p := w.byPath[path]
+	same, ofPod := 0, 0
+	for _, other := range w.mountPoints {
+		if other.Role == p.Role {
+			if same++; other.PodUID == p.PodUID {
+				ofPod++
+			}
+		}
+	}
+	switch {
+	case p.Role != "" && same == 1:
 		return "the " + p.Role.Noun()
-	case p.Role == healer.RoleTarget && p.PodUID != "" && len(ofPod) == 1:
+	case p.Role == healer.RoleTarget && p.PodUID != "" && ofPod == 1:
 		return "the target of pod " + printable.Line(p.PodUID, maxReasonBytes)
 	}
 	return w.mountPoint(path)
@@ -142,52 +146,11 @@ func (w wording) mention(path string) string {
 
 // all mentions mount points: by their role if they are several and all of that role.
 func (w wording) all(paths []string) string {
-	role := w.at(paths[0]).Role
-	if len(paths) > 1 && role != "" && slices.Equal(w.withRole(role), slices.Sorted(slices.Values(paths))) {
+	role := w.byPath[paths[0]].Role
+	if len(paths) > 1 && role != "" && !slices.ContainsFunc(w.mountPoints, func(p healer.MountPoint) bool {
+		return (p.Role == role) != slices.Contains(paths, p.Path)
+	}) {
 		return fmt.Sprintf("all %d %s mount points", len(paths), role)
 	}
 	return firstOf(paths, w.mention)
-}
-
-// withRole returns the paths of all mount points of a role, sorted.
-func (w wording) withRole(role healer.Role) []string {
-	var paths []string
-	for _, p := range w.mountPoints {
-		if p.Role == role {
-			paths = append(paths, p.Path)
-		}
-	}
-	slices.Sort(paths)
-	return paths
-}
-
-// at returns the mount point at a path, or an empty one.
-func (w wording) at(path string) *healer.MountPoint {
-	for i := range w.mountPoints {
-		if w.mountPoints[i].Path == path {
-			return &w.mountPoints[i]
-		}
-	}
-	return &healer.MountPoint{}
-}
-
-// mountPointsOf returns the mount points of the last diagnosis, or of the first when
-// there was no other, with the containers of both: they are in a case only while
-// something is wrong there.
-func mountPointsOf(r *healer.Report) []healer.MountPoint {
-	before, after := r.Before.Case.MountPoints, r.After.Case.MountPoints
-	if len(after) == 0 {
-		return before
-	}
-	known := map[string]bool{}
-	for _, p := range after {
-		known[p.Path] = true
-	}
-	all := slices.Clip(after)
-	for _, p := range before {
-		if p.InContainer != nil && !known[p.Path] {
-			all = append(all, p)
-		}
-	}
-	return all
 }

@@ -66,7 +66,7 @@ func (s section) text(shown int) string {
 	if hidden := len(s.items) - shown; hidden > 0 {
 		tail := more(hidden, s.plural)
 		if s.short != nil {
-			tail += ": " + strings.Join(unique(s.short[shown:]), ", ")
+			tail += ": " + strings.Join(unique(strings.Split(strings.Join(s.short[shown:], ", "), ", ")), ", ")
 		}
 		items = append(items, tail)
 	}
@@ -74,9 +74,12 @@ func (s section) text(shown int) string {
 }
 
 // more stands for items that are only counted.
-func more(n int, plural string) string {
+func more(n int, plural string) string { return counted(n, "more "+plural) + printable.Ellipsis }
+
+// counted returns "1 step", "2 steps".
+func counted(n int, plural string) string {
 	if n == 1 {
 		plural = strings.TrimSuffix(plural, "s")
 	}
-	return strconv.Itoa(n) + " more " + plural + printable.Ellipsis
+	return strconv.Itoa(n) + " " + plural
 }

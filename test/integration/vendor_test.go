@@ -60,8 +60,8 @@ func TestVendorsNodeHealer(t *testing.T) {
 	hello.Says(v.ID, "panic")
 	req := v.Request()
 	req.Secrets, req.VolumeContext = nil, nil
-	n.Expect("abnormal", req, "provider hello failed", "hello cannot read its own file")
-	n.Expect("abnormal", v.Request(), "provider hello failed", "a value of type string")
+	n.Expect("abnormal", req, "provider hello: ProviderFailed", "hello cannot read its own file")
+	n.Expect("abnormal", v.Request(), "provider hello: ProviderFailed", "a value of type string")
 }
 
 func healsHello(n *harness.Node, hello harness.Hello, v *harness.Volume) {
