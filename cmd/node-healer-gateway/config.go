@@ -28,6 +28,7 @@ type config struct {
 	registerAs                    string
 	podName, podNamespace, podUID string
 	kubeconfig, tokenAudience     string
+	nodeCondition                 bool
 	tls                           gateway.TLS
 	logging                       command.Logging
 	version                       bool
@@ -52,6 +53,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.tls.KeyFile, "tls-key", "", "PEM `file` with the key of --tls-cert")
 	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
 	f.Var((*commaList)(&c.tls.CipherSuites), "tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice")
+	f.BoolVar(&c.nodeCondition, "node-condition", false, "keep the condition CSIVolumeProblem on the Node (docs/monitoring.md); needs --metrics-endpoint")
 	f.Var((*commaList)(&c.tls.CurvePreferences), "tls-curve-preferences", "comma-separated key exchanges, by the `names` of Go's crypto/tls; empty: Go's own choice")
 	c.logging.Add(f, "log verbosity (klog), at most 7: above that the API's client logs callers' tokens")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
@@ -99,6 +101,9 @@ func (c *config) check() error {
 	}
 	if _, err := port(c.metricsEndpoint); c.metricsEndpoint != "" && err != nil {
 		bad("--metrics-endpoint: %w", err)
+	}
+	if c.nodeCondition && c.metricsEndpoint == "" {
+		bad("--node-condition: needs --metrics-endpoint")
 	}
 	for _, f := range []struct{ flag, value string }{
 		{"--node-id", c.nodeID}, {"--pod-name", c.podName}, {"--pod-namespace", c.podNamespace}, {"--pod-uid", c.podUID},

@@ -20,10 +20,10 @@ func TestDefaults(t *testing.T) {
 
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--endpoint=tcp://10.0.0.1:7 --server=unix:///s --metrics-endpoint=tcp://:8 --metrics-server=unix:///m --register-as=d --pod-namespace=ns
-		--kubeconfig=/kc --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
+		--kubeconfig=/kc --token-audience=aud --node-condition --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
 		--tls-cipher-suites=A,B --tls-curve-preferences=C --logging-format=json -v=7`, config{
 		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
-		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", logging: command.Logging{Verbosity: 7, Format: "json"},
+		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", nodeCondition: true, logging: command.Logging{Verbosity: 7, Format: "json"},
 		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"}},
 	})
 }
@@ -46,6 +46,7 @@ func TestRules(t *testing.T) {
 		{required + "--server=unix://s", "--server"},
 		{required + "--metrics-endpoint=:9071", "--metrics-endpoint"},
 		{required + "--metrics-server=/run/m", "--metrics-server"},
+		{required + "--node-condition", "--node-condition"},
 		{required + "-v=8", "-v"},
 		{required + "stray", "stray"},
 		{"--version", ""},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -67,7 +68,7 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
-	stop, err := serveMetrics(ctx, cfg, callers, g)
+	stop, err := serveMetrics(ctx, api, cfg, callers, g)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -80,9 +81,9 @@ func run(ctx context.Context, cfg config) error {
 	return nil
 }
 
-// serveMetrics serves the server's metrics until ctx ends and stop is called, which waits
-// for that.
-func serveMetrics(ctx context.Context, cfg config, callers *gateway.Callers, g *gateway.Gateway) (stop func(), err error) {
+// serveMetrics serves the server's metrics, and keeps the Node's condition by them, until ctx
+// ends and stop is called, which waits for that.
+func serveMetrics(ctx context.Context, api *rest.Config, cfg config, callers *gateway.Callers, g *gateway.Gateway) (stop func(), err error) {
 	if cfg.metricsEndpoint == "" {
 		return func() {}, nil
 	}
@@ -95,12 +96,18 @@ func serveMetrics(ctx context.Context, cfg config, callers *gateway.Callers, g *
 		return nil, fmt.Errorf("--metrics-endpoint: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var all sync.WaitGroup
+	all.Go(func() {
 		if err := m.Run(ctx, l, g.TLSConfig()); err != nil {
 			klog.ErrorS(err, "The metrics are not served any more")
 		}
-	}()
-	return func() { cancel(); <-ended }, nil
+	})
+	if cfg.nodeCondition {
+		all.Go(func() {
+			if err := m.KeepNodeCondition(ctx, api, cfg.nodeID); err != nil {
+				klog.ErrorS(err, "The condition of the Node is not kept")
+			}
+		})
+	}
+	return func() { cancel(); all.Wait() }, nil
 }

@@ -218,3 +218,59 @@ func TestNameOfADriverWithCapitals(t *testing.T) {
 		})
 	}
 }
+
+// TestOnlyTheOwnNodesConditionIsWritten tries everything that a gateway's token could change on
+// Nodes.
+func TestOnlyTheOwnNodesConditionIsWritten(t *testing.T) {
+	n := newNodesTokens(t)
+	clients, none := n.pods(gatewayName)
+	// What is a role's business, a policy denies too.
+	n.api.Grant(t, ownNamespace, gatewayName, rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Verbs: []string{"patch", "update", "create", "delete"},
+	})
+	nodes := func(c dynamic.Interface) dynamic.ResourceInterface {
+		return c.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
+	}
+	patch := func(c dynamic.Interface, node int, change string, subresources ...string) func(dryRun []string) error {
+		return func(dryRun []string) error {
+			_, err := nodes(c).Patch(t.Context(), n.nodes[node].Name, types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+			return err
+		}
+	}
+	status := func(what string) string { return `{"status": {` + what + `}}` }
+	condition := func(kind, value string) string {
+		return status(`"conditions": [{"type": "` + kind + `", "status": "` + value + `", "reason": "X", "message": "x"}]`)
+	}
+	first := clients[0]
+	n.must("kubelet's condition, by an administrator", true, patch(n.api.Dynamic(), 0, condition("Ready", "True"), "status"))
+	n.must("ours, of another node", false, patch(first, 1, condition("CSIVolumeProblem", "True"), "status"))
+	n.must("ours, by a token that names no node", false, patch(none, 0, condition("CSIVolumeProblem", "True"), "status"))
+	n.must("ours", true, patch(first, 0, condition("CSIVolumeProblem", "True"), "status"))
+	n.must("ours, changed", true, patch(first, 0, condition("CSIVolumeProblem", "False"), "status"))
+	for what, change := range map[string]string{
+		"kubelet's":       condition("Ready", "False"),
+		"a new one":       condition("Other", "True"),
+		"kubelet's, gone": status(`"conditions": [{"$patch": "delete", "type": "Ready"}]`),
+		"all, gone":       status(`"conditions": null`),
+		"its capacity":    status(`"capacity": {"cpu": "7"}`),
+		"its room":        status(`"allocatable": {"cpu": "7"}`),
+		"its address":     status(`"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]`),
+		"its kubelet":     status(`"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}`),
+		"its machine":     status(`"nodeInfo": {"machineID": "x"}`),
+		"its images":      status(`"images": [{"names": ["x"], "sizeBytes": 1}]`),
+		"its volumes":     status(`"volumesInUse": ["kubernetes.io/csi/x^y"]`),
+		"what it has":     status(`"volumesAttached": [{"name": "x", "devicePath": "y"}]`),
+		"a label":         `{"metadata": {"labels": {"x": "y"}}}`,
+		"an annotation":   `{"metadata": {"annotations": {"node-healer.csi-addons.io/mode": "off"}}}`,
+		"a finalizer":     `{"metadata": {"finalizers": ["example.com/x"]}}`,
+	} {
+		n.must(what, false, patch(first, 0, change, "status"))
+	}
+	for what, change := range map[string]string{"a taint": `{"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}}`, "to cordon": `{"spec": {"unschedulable": true}}`} {
+		n.must(what, false, patch(first, 0, change))
+	}
+	n.must("to delete it", false, func(dryRun []string) error {
+		return nodes(first).Delete(t.Context(), n.nodes[0].Name, metav1.DeleteOptions{DryRun: dryRun})
+	})
+	n.must("to remove ours", true, patch(first, 0, status(`"conditions": [{"$patch": "delete", "type": "CSIVolumeProblem"}]`), "status"))
+}

@@ -1,0 +1,195 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// problem is the type of the condition, as admission.yaml has it: True is bad.
+	problem = "CSIVolumeProblem"
+	// noProblem is its reason while it is False.
+	noProblem = "NoVolumeProblem"
+	// problemEvery is how often the server is asked, problemAfter for how long volumes have
+	// to be inaccessible before the Node says so.
+	problemEvery, problemAfter = 15 * time.Second, time.Minute
+	// volumesMetric has the node's volumes by driver, condition and status.
+	volumesMetric = "node_healer_volumes"
+)
+
+// nodeCondition says on the Node of this gateway that volumes cannot be used there. The Node
+// has no such condition before the first problem, nor after this process has ended.
+type nodeCondition struct {
+	node   string
+	nodes  typedcorev1.NodeInterface
+	server func(ctx context.Context, path string) (*http.Response, error)
+	// since has since when volumes are inaccessible.
+	since map[inaccessible]time.Time
+	// said is what the Node has; nil: nothing. It was read if read is true.
+	said   *corev1.NodeCondition
+	read   bool
+	logged string
+}
+
+// inaccessible are the volumes of a driver that cannot be used for a reason.
+type inaccessible struct{ driver, reason, status string }
+
+// KeepNodeCondition keeps the condition on a Node until ctx ends, and then removes it.
+func (m *Metrics) KeepNodeCondition(ctx context.Context, api *rest.Config, node string) error {
+	client, err := typedcorev1.NewForConfig(api)
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	n := nodeCondition{node: node, nodes: client.Nodes(), server: m.ask, since: map[inaccessible]time.Time{}}
+	n.run(ctx)
+	return nil
+}
+
+func (n *nodeCondition) run(ctx context.Context) {
+	ticker := time.NewTicker(problemEvery)
+	defer ticker.Stop()
+	for {
+		err := n.update(ctx)
+		if text := fmt.Sprint(err); err != nil && text != n.logged && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot keep the condition of the Node")
+			n.logged = text
+		}
+		select {
+		case <-ticker.C:
+			continue
+		case <-ctx.Done():
+		}
+		if n.said != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
+			defer cancel()
+			if err := n.write(ctx, map[string]any{"$patch": "delete", "type": problem}); err != nil {
+				klog.ErrorS(err, "Cannot remove the condition of the Node")
+			}
+		}
+		return
+	}
+}
+
+// update writes the condition if it changes. What was said stands while the server does not
+// answer: nobody knows better.
+func (n *nodeCondition) update(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	counts, err := n.ask(ctx)
+	if err != nil {
+		return err
+	}
+	now := metav1.Now()
+	if !n.read {
+		node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		n.read = true
+		if at := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == problem }); at >= 0 {
+			n.said = &node.Status.Conditions[at] // by a process that was killed
+		}
+		for k := range counts {
+			if n.said != nil && n.said.Status == corev1.ConditionTrue {
+				n.since[k] = n.said.LastTransitionTime.Time
+			}
+		}
+	}
+	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 })
+	for k := range counts {
+		if n.since[k].IsZero() {
+			n.since[k] = now.Time
+		}
+		if now.Sub(n.since[k]) < problemAfter {
+			delete(counts, k)
+		}
+	}
+	next := conditionOf(counts)
+	if n.said == nil && next.Status == corev1.ConditionFalse {
+		return nil
+	}
+	next.LastHeartbeatTime, next.LastTransitionTime = now, now
+	if n.said != nil && n.said.Status == next.Status {
+		if n.said.Reason == next.Reason && n.said.Message == next.Message {
+			return nil
+		}
+		next.LastTransitionTime = n.said.LastTransitionTime
+	}
+	if err := n.write(ctx, next); err != nil {
+		return err
+	}
+	n.said, n.logged = &next, ""
+	return nil
+}
+
+// ask returns how many volumes of the node cannot be used.
+func (n *nodeCondition) ask(ctx context.Context) (map[inaccessible]int, error) {
+	answer, err := n.server(ctx, metricsPath)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the server's metrics: %s", answer.Status)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	all, err := parser.TextToMetricFamilies(io.LimitReader(answer.Body, maxMetricsBytes))
+	if err != nil {
+		return nil, fmt.Errorf("the server's metrics: %w", err)
+	}
+	counts := map[inaccessible]int{}
+	for _, m := range all[volumesMetric].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		k := inaccessible{labels["driver"], labels["condition"], labels["status"]}
+		if n := int(m.GetGauge().GetValue()); n > 0 && (k.status == "Inaccessible" || k.status == "DataLoss") {
+			counts[k] = n
+		}
+	}
+	return counts, nil
+}
+
+// conditionOf puts counts into words, the worst first.
+func conditionOf(counts map[inaccessible]int) corev1.NodeCondition {
+	c := corev1.NodeCondition{Type: problem, Status: corev1.ConditionFalse, Reason: noProblem, Message: "the node's volumes can be used"}
+	worst := slices.SortedFunc(maps.Keys(counts), func(a, b inaccessible) int { // DataLoss comes before Inaccessible
+		return cmp.Or(cmp.Compare(a.status, b.status), cmp.Compare(counts[b], counts[a]), cmp.Compare(a.reason, b.reason), cmp.Compare(a.driver, b.driver))
+	})
+	var all []string
+	for _, k := range worst {
+		all = append(all, fmt.Sprintf("%s: %d of %s", k.reason, counts[k], k.driver))
+	}
+	if len(all) > 0 {
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, worst[0].reason, strings.Join(all, ", ")
+	}
+	return c
+}
+
+// write merges a condition into those of the Node, by its type.
+func (n *nodeCondition) write(ctx context.Context, condition any) error {
+	change, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
+	if err != nil {
+		return err
+	}
+	_, err = n.nodes.Patch(ctx, n.node, types.StrategicMergePatchType, change, metav1.PatchOptions{}, "status")
+	return err
+}

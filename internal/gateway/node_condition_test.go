@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// conditioned is a Node whose condition is kept, by what the server's metrics say.
+type conditioned struct {
+	t    *testing.T
+	api  *fake.Clientset
+	page string
+	gone bool
+	end  func()
+}
+
+func newConditioned(t *testing.T, already ...corev1.NodeCondition) *conditioned {
+	t.Helper()
+	theirs := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+	c := &conditioned{t: t, api: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Conditions: append(already, theirs)}})}
+	c.start()
+	return c
+}
+
+func (c *conditioned) start() {
+	n := nodeCondition{node: "node-1", nodes: c.api.CoreV1().Nodes(), since: map[inaccessible]time.Time{}}
+	n.server = func(context.Context, string) (*http.Response, error) {
+		if c.gone {
+			return nil, errors.New("no such socket")
+		}
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("# TYPE node_healer_volumes gauge\n" + c.page))}, nil
+	}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.run(ctx) }()
+	c.end = func() { cancel(); <-done }
+}
+
+// after returns what the Node says after a time: status, reason and message; empty: nothing.
+func (c *conditioned) after(wait time.Duration) (text string, condition corev1.NodeCondition) {
+	c.t.Helper()
+	time.Sleep(wait)
+	synctest.Wait()
+	node, err := c.api.CoreV1().Nodes().Get(c.t.Context(), "node-1", metav1.GetOptions{})
+	must(c.t, err)
+	ready := false
+	for _, k := range node.Status.Conditions {
+		if k.Type == problem {
+			text, condition = string(k.Status)+" "+k.Reason+": "+k.Message, k
+		}
+		ready = ready || k.Type == corev1.NodeReady
+	}
+	if !ready {
+		c.t.Error("kubelet's condition is gone")
+	}
+	return text, condition
+}
+
+func (c *conditioned) says(wait time.Duration, want string) corev1.NodeCondition {
+	c.t.Helper()
+	got, condition := c.after(wait)
+	if got != want {
+		c.t.Errorf("got %q, want %q", got, want)
+	}
+	return condition
+}
+
+func (c *conditioned) writes() (n int) {
+	for _, a := range c.api.Actions() {
+		if a.GetVerb() == "patch" {
+			n++
+		}
+	}
+	return n
+}
+
+const (
+	gone     = `node_healer_volumes{condition="DeviceMissing",driver="d",status="Inaccessible"} 2` + "\n"
+	lost     = `node_healer_volumes{condition="ReplicaLost",driver="d",status="DataLoss"} 1` + "\n"
+	degraded = `node_healer_volumes{condition="OutOfSpace",driver="d",status="Degraded"} 3` + "\n"
+	well     = `node_healer_volumes{condition="Healthy",driver="d",status="Healthy"} 9` + "\n"
+)
+
+func TestNodeSaysThatVolumesCannotBeUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t)
+		c.page = degraded + well
+		c.says(time.Hour, "")
+		c.page += gone
+		c.says(50*time.Second, "")
+		first := c.says(time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.page += lost
+		c.says(time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		worse := c.says(time.Minute, "True ReplicaLost: ReplicaLost: 1 of d, DeviceMissing: 2 of d")
+		if !worse.LastTransitionTime.Equal(&first.LastTransitionTime) || !first.LastHeartbeatTime.Before(&worse.LastHeartbeatTime) {
+			t.Errorf("got %+v after %+v", worse, first)
+		}
+		c.says(time.Hour, "True ReplicaLost: ReplicaLost: 1 of d, DeviceMissing: 2 of d")
+		if n := c.writes(); n != 2 {
+			t.Errorf("%d writes", n)
+		}
+		c.page = well
+		if healthy := c.says(time.Minute, "False NoVolumeProblem: the node's volumes can be used"); !worse.LastTransitionTime.Before(&healthy.LastTransitionTime) {
+			t.Errorf("got %+v", healthy)
+		}
+		c.end()
+		c.says(0, "")
+	})
+}
+
+// TestNodeConditionOfOneThatWasKilled is taken over as it is.
+func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status     corev1.ConditionStatus
+		page, want string
+	}{
+		"still sick":     {corev1.ConditionTrue, gone, "True DeviceMissing: DeviceMissing: 2 of d"},
+		"healthy":        {corev1.ConditionTrue, well, "False NoVolumeProblem: the node's volumes can be used"},
+		"no metrics":     {corev1.ConditionTrue, "{", "True Old: old"},
+		"just gone sick": {corev1.ConditionFalse, gone, "False NoVolumeProblem: the node's volumes can be used"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newConditioned(t, corev1.NodeCondition{Type: problem, Status: tc.status, Reason: "Old", Message: "old", LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))})
+				c.page = tc.page
+				c.says(20*time.Second, tc.want)
+				c.end()
+			})
+		})
+	}
+}
+
+// TestNodeConditionStandsWithoutAnAnswer of the server.
+func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t)
+		c.page = gone
+		c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.gone = true
+		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.end()
+		c.says(0, "")
+	})
+}
