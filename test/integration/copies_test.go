@@ -22,6 +22,7 @@ func TestCopies(t *testing.T) {
 		t.Run(propagation, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone")
 			if n.Namespace = strings.HasPrefix(propagation, "a server"); n.Namespace {
+				n.Args = append(n.Args, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 				propagation = "slave"
 			}
 			n.Start()
