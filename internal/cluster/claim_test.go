@@ -47,11 +47,14 @@ func TestHealthOfAClaim(t *testing.T) {
 			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:02:00", "00:02:00")},
 			{time.Minute, healed(), at("healthy", "00:03:00", "00:03:00")},
 		}},
-		"what was not judged is not healthy": {"", []step{
+		"what was not judged is not healthy, and no reason to evict": {"", []step{
+			{0, abnormal(healer.IOError), evictable("00:00:00", "IOError")},
+			{time.Minute, inPart(healed()), at("unhealthy", "00:00:00", "00:00:00")},
+			{time.Minute, healthy(), at("healthy", "00:02:00", "00:02:00")},
+		}},
+		"what was never judged": {"", []step{
 			{0, inPart(healed()), ""},
-			{time.Minute, abnormal(healer.IOError), at("unhealthy", "00:01:00", "00:01:00")},
-			{time.Minute, inPart(healed()), at("unhealthy", "00:01:00", "00:01:00")},
-			{time.Minute, healthy(), at("healthy", "00:03:00", "00:03:00")},
+			{time.Minute, healthy(), at("healthy", "00:01:00", "00:01:00")},
 		}},
 		"the same is written when it is due": {"", []step{
 			{0, abnormal(healer.Disconnected), at("unhealthy", "00:00:00", "00:00:00")},

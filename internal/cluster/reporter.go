@@ -128,9 +128,9 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 			}
 		}
 	}
-	v.since, v.pods = since, podsOf(report)
-	if !notJudged { // else the claim keeps its annotation: a healed mount point does not make all of it healthy
-		v.checked, v.state, v.evictable = now, volumehealth.Healthy, evictable(conditions)
+	v.since, v.pods, v.evictable = since, podsOf(report), evictable(conditions)
+	if !notJudged { // else the claim stays as healthy as it was: a healed mount point says nothing of the others
+		v.checked, v.state = now, volumehealth.Healthy
 		if len(conditions) > 0 {
 			v.state = volumehealth.Unhealthy
 		}
