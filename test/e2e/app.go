@@ -17,9 +17,11 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
-// App is the pod of manifests/app.yaml.
+// App is a pod that uses a volume of the driver.
 type App struct {
 	n *Node
+	// name is the pod's, dir the directory of the volume that it has.
+	name, dir string
 	// Volume is the handle of its volume, staged and published at these paths.
 	Volume            string
 	Staged, Published string
@@ -28,12 +30,17 @@ type App struct {
 	Container string
 }
 
-// DeployApp makes the pod and waits until it writes to its volume.
+// DeployApp makes the pod of manifests/app.yaml and waits until it writes to its volume.
 func (n *Node) DeployApp() *App {
 	n.T.Helper()
 	n.Cluster.Apply(n.T, "test/e2e/manifests/app.yaml")
-	a := &App{n: n, Volume: "volume-1"}
-	eventually(n.T, "the app writes", func() error {
+	return n.writes(&App{n: n, name: "app", Volume: "volume-1"}, "data")
+}
+
+// writes waits until a pod writes to its volume, the PersistentVolume pv.
+func (n *Node) writes(a *App, pv string) *App {
+	n.T.Helper()
+	eventually(n.T, a.name+" writes", func() error {
 		if _, err := a.Log(); err != nil {
 			return err
 		}
@@ -42,14 +49,14 @@ func (n *Node) DeployApp() *App {
 	pod := a.Pod()
 	a.Staged = filepath.Join(kubeletRoot, "plugins/kubernetes.io/csi", csidriver.Name,
 		fmt.Sprintf("%x", sha256.Sum256([]byte(a.Volume))), "globalmount")
-	a.Published = filepath.Join(kubeletRoot, "pods", string(pod.UID), "volumes/kubernetes.io~csi/data/mount")
+	a.Published = filepath.Join(kubeletRoot, "pods", string(pod.UID), "volumes/kubernetes.io~csi", pv, "mount")
 	return a
 }
 
 // Pod is the pod as the API has it now.
 func (a *App) Pod() *corev1.Pod {
 	a.n.T.Helper()
-	pod, err := a.n.Cluster.Admin().CoreV1().Pods("default").Get(a.n.T.Context(), "app", metav1.GetOptions{})
+	pod, err := a.n.Cluster.Admin().CoreV1().Pods("default").Get(a.n.T.Context(), a.name, metav1.GetOptions{})
 	harness.Must(a.n.T, err)
 	return pod
 }
@@ -91,7 +98,7 @@ func isFirst(status string) bool {
 // Log is what the app wrote to its volume, as it is on the node's disk: one line
 // for each time that it could read and write.
 func (a *App) Log() (string, error) {
-	raw, err := os.ReadFile(filepath.Join(a.n.Driver.Data(a.Volume), "log"))
+	raw, err := os.ReadFile(filepath.Join(a.n.Driver.Data(a.Volume), a.dir, "log"))
 	return string(raw), err
 }
 
@@ -108,7 +115,7 @@ func (a *App) Mounts() string {
 	var lines []string
 	for _, process := range []string{"self", strconv.Itoa(a.PID)} {
 		for _, m := range harness.Mounts(a.n.T, process) {
-			if m.FSType == "fuse."+csidriver.FSType || m.Path == "/data" {
+			if m.FSType == "fuse."+csidriver.FSType && m.Source == a.Volume || m.Path == "/data" {
 				lines = append(lines, fmt.Sprintf("%s %s %s %s %s %s shared=%v slave=%v", process,
 					m.Path, m.Root, m.Attr, m.FSType, m.Source, m.Propagation.Shared != 0, m.Propagation.Master != 0))
 			}
@@ -121,7 +128,7 @@ func (a *App) Mounts() string {
 // wasNotRestarted fails the test when the pod is not what it was.
 func (a *App) wasNotRestarted() {
 	a.n.T.Helper()
-	now := &App{n: a.n}
+	now := &App{n: a.n, name: a.name}
 	harness.Must(a.n.T, now.find())
 	restarts := a.Pod().Status.ContainerStatuses[0].RestartCount
 	if restarts != 0 || now.Container != a.Container || now.PID != a.PID {

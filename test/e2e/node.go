@@ -21,6 +21,8 @@ type Node struct {
 	T       testing.TB
 	Cluster *cluster.Cluster
 	Driver  csidriver.Driver
+	// stopDriver ends the driver's process, and its daemons.
+	stopDriver func()
 }
 
 // Start starts the cluster and the node, until the test ends.
@@ -34,7 +36,7 @@ func Start(t testing.TB) *Node {
 	t.Cleanup(n.explain)
 	serveAPI(t, n.Cluster)
 	startContainerd(t, busybox(), healer())
-	start(t, "driver", n.Driver.Command())
+	n.stopDriver = start(t, "driver", n.Driver.Command())
 	startKubelet(t, n.Cluster)
 	return n
 }

@@ -14,8 +14,8 @@ import (
 // logDir has what the programs of the node log.
 const logDir = "/var/log"
 
-// start starts a program of the node until the test ends.
-func start(t testing.TB, name string, cmd *exec.Cmd) {
+// start starts a program of the node until the test ends, or it is stopped.
+func start(t testing.TB, name string, cmd *exec.Cmd) (stop func()) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(logDir, name+".log"))
 	harness.Must(t, err)
@@ -27,10 +27,12 @@ func start(t testing.TB, name string, cmd *exec.Cmd) {
 		defer close(ended)
 		_ = cmd.Wait()
 	}()
-	t.Cleanup(func() {
+	stop = func() {
 		_ = cmd.Process.Kill()
 		<-ended
-	})
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 // tail returns the end of a log.

@@ -61,6 +61,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	checksItsBucket(t, n)
 	healer.HealsByItself()
 	recoversByItself(t, n, app, mounts)
+	comesBackWithItsPod(t, n, healer, app)
 
 	during, err := app.Log()
 	harness.Must(t, err)

@@ -31,10 +31,10 @@ func (n *Node) Restage(a *App) {
 // its volume.
 func (n *Node) DeleteApp(a *App) {
 	n.T.Helper()
-	n.Cluster.Kubectl(n.T, "delete", "pod/app", "--timeout=2m")
+	n.Cluster.Kubectl(n.T, "delete", "pod/"+a.name, "--timeout=2m")
 	eventually(n.T, "kubelet has let the volume go", func() error {
 		for _, m := range harness.Mounts(n.T, "self") {
-			if m.FSType == "fuse."+csidriver.FSType {
+			if m.FSType == "fuse."+csidriver.FSType && m.Source == a.Volume {
 				return errors.New("still mounted at " + m.Path)
 			}
 		}
