@@ -15,8 +15,7 @@ import (
 const kubeletRoot = "/var/lib/kubelet"
 
 // kubeletConfig lets kubelet run on any machine, also on one with little memory or disk,
-// and change nothing of it. It asks for the health of volumes when it counts their bytes:
-// once a minute, if nothing else is said.
+// and change nothing of it.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://%s
@@ -29,7 +28,6 @@ makeIPTablesUtilChains: false
 volumePluginDir: %s/volumeplugins
 resolvConf: ""
 enableServer: false
-volumeStatsAggPeriod: 5s
 %simageGCHighThresholdPercent: 100
 evictionHard:
   imagefs.available: 0%%
