@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"syscall"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -38,7 +37,7 @@ func cures(d healer.Diagnosis) (all []healerpb.Condition) {
 		case healer.StaleInContainers:
 			add(c.Reason, false, staleIn(d, c))
 		default:
-			add(c.Reason, newStageEnds(d.Case, c), "")
+			add(c.Reason, d.Case.NewStageEnds(c), "")
 		}
 	}
 	for _, u := range d.Case.Unverified {
@@ -52,22 +51,6 @@ func cures(d healer.Diagnosis) (all []healerpb.Condition) {
 		add(healer.ContainerUnverified, false, "")
 	}
 	return all
-}
-
-// newStageEnds reports whether what is wrong is the filesystem instance, and not the storage
-// or one mount. What an overlay writes to is no volume's, and its device is not looked at.
-func newStageEnds(c healer.Case, cond healer.Condition) bool {
-	sb, known := c.Superblocks[cond.Superblock]
-	if cond.Superblock.Zero() || !known || sb.FSType == "overlay" {
-		return false
-	}
-	switch cond.Reason {
-	case healer.FilesystemShutdown, healer.ReadOnlyFilesystem, healer.FilesystemErrors:
-		return true
-	case healer.IOError: // an xfs that shut itself down answers EIO
-		return sb.FSType == "xfs" && sb.Answer.Errno == syscall.EIO
-	}
-	return false
 }
 
 // staleIn returns the pod whose container has a dead instance; empty where a step ends that,
