@@ -34,7 +34,10 @@ type node struct {
 
 func newNode(d Driver) *node {
 	return &node{driver: d, staged: map[string]bool{}, healer: sync.OnceValues(func() (*nodehealer.Healer, error) {
-		return nodehealer.New(nodehealer.Config{Driver: d.name(), StateDir: filepath.Join(d.Volumes, "healer"), KubeletRoot: d.Kubelet})
+		// It may run on the node itself, as process 1 does.
+		return nodehealer.New(nodehealer.Config{
+			Driver: d.name(), StateDir: filepath.Join(d.Volumes, "healer"), KubeletRoot: d.Kubelet, HostMountNamespace: "/proc/1/ns/mnt",
+		})
 	})}
 }
 
