@@ -23,9 +23,10 @@ import (
 )
 
 // TestNewPodsGetTheVolumeStagedAnew has filesystems shut themselves down under pods of a
-// StatefulSet and a Deployment.
+// StatefulSet, which the controller evicts by itself, and of a Deployment, for a job.
 func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 	n := Start(t)
+	n.saysOfNode("as it was left")
 	n.DeployHealer()
 	for volume, mkfs := range map[string][]string{
 		"db-0": {"mkfs.ext4", "-q", "-e", "remount-ro"}, "db-1": {"mkfs.ext4", "-q", "-e", "remount-ro"}, "web": {"mkfs.xfs", "-q"},
@@ -41,14 +42,24 @@ func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 	for _, d := range []*disk{db, other, web} {
 		d.writes()
 		d.keep()
-		n.job("check-"+d.volume, d.claim(), v1alpha1.ModeCheck, false, v1alpha1.ResultSucceeded, "Healthy")
+		name := "check-" + d.volume
+		if d == web { // a claim that has a job of that name gets none from the controller
+			name = d.automaticJob()
+		}
+		n.job(name, d.claim(), v1alpha1.ModeCheck, false, v1alpha1.ResultSucceeded, "Healthy")
 	}
 	n.refusesEviction(db)
 	n.Cluster.Kubectl(t, "patch", "configmap/node-healer", "--namespace="+healerNamespace, "--type=merge",
 		`--patch={"data":{"evict":"drivers: [`+csidriver.Name+`]\nafter: 0s\n"}}`)
 
 	harness.Must(t, os.WriteFile("/sys/fs/ext4/"+db.device()+"/trigger_fs_error", []byte("the test"), 0))
-	n.evicts(db, "db")
+	begin := time.Now()
+	n.replaced(db, begin)
+	job := n.ended(db.automaticJob(), v1alpha1.ResultSucceeded, "Healthy")
+	if job.Spec.Mode != v1alpha1.ModeEvict || job.Spec.DryRun {
+		t.Errorf("got %+v", job.Spec)
+	}
+	n.untainted()
 	if raw, err := os.ReadFile("/sys/fs/ext4/" + db.device() + "/errors_count"); err != nil || strings.TrimSpace(string(raw)) != "0" {
 		t.Errorf("no fsck has run: %s, %v", raw, err)
 	}
@@ -58,7 +69,7 @@ func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 
 	harness.Run(t, "xfs_io", "-x", "-c", "shutdown", web.staged())
 	// A budget holds, whoever asks.
-	job := n.job("budget", "web", v1alpha1.ModeEvict, false, v1alpha1.ResultFailed, "EvictionRefused")
+	job = n.job("budget", "web", v1alpha1.ModeEvict, false, v1alpha1.ResultFailed, "EvictionRefused")
 	if !strings.Contains(fmt.Sprint(job.Status.Conditions), "disruption budget") || web.pod().UID != web.uid {
 		t.Errorf("got %+v", job.Status)
 	}
@@ -71,6 +82,38 @@ func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 	n.killsController()
 	n.evicts(web, "web")
 	other.writes()
+
+	// The gateway has taken the Node's condition over, and takes it along.
+	eventually(t, "the Node's condition is kept", func() error { return n.nodeSays("the node's volumes can be used") })
+	n.Cluster.Kubectl(t, "delete", "--cascade=foreground", "--namespace="+healerNamespace, "daemonset/"+gateway)
+	eventually(t, "the Node's condition is gone", func() error { return n.nodeSays("") })
+}
+
+const volumeProblem = "CSIVolumeProblem"
+
+// saysOfNode has the Node a condition of a gateway that was killed.
+func (n *Node) saysOfNode(message string) {
+	n.T.Helper()
+	n.Cluster.Kubectl(n.T, "patch", "node", nodeName, "--subresource=status", "--type=strategic",
+		`--patch={"status":{"conditions":[{"type":"`+volumeProblem+`","status":"False","reason":"NoVolumeProblem","message":"`+message+`"}]}}`)
+}
+
+// nodeSays returns an error unless the Node's condition has a message; empty: there is none.
+func (n *Node) nodeSays(message string) error {
+	node, err := n.Cluster.Admin().CoreV1().Nodes().Get(n.T.Context(), nodeName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	said := ""
+	for _, c := range node.Status.Conditions {
+		if c.Type == volumeProblem {
+			said = c.Message
+		}
+	}
+	if said != message {
+		return fmt.Errorf("it says %q", said)
+	}
+	return nil
 }
 
 // refusesEviction where no setting allows it.
@@ -91,6 +134,13 @@ func (n *Node) evicts(d *disk, name string) {
 	if nodes := job.Status.Nodes; len(nodes) != 1 || nodes[0].Node != nodeName {
 		n.T.Errorf("got %+v", job.Status)
 	}
+	n.replaced(d, begin)
+	n.untainted()
+}
+
+// replaced waits for a new pod that writes to the volume, which has kept its data.
+func (n *Node) replaced(d *disk, begin time.Time) {
+	n.T.Helper()
 	eventually(n.T, "another pod of "+d.volume+" runs", func() error {
 		pod, err := d.find()
 		if err == nil && pod.UID == d.uid {
@@ -106,7 +156,6 @@ func (n *Node) evicts(d *disk, name string) {
 	if kept, err := os.ReadFile(filepath.Join(d.staged(), "kept")); err != nil || string(kept) != d.volume {
 		n.T.Errorf("data was lost: %q, %v", kept, err)
 	}
-	n.untainted()
 }
 
 // untainted fails the test if the node has a taint of ours.
@@ -161,6 +210,13 @@ func (n *Node) job(name, claim string, mode v1alpha1.Mode, dryRun bool, result v
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "VolumeHealJob", "metadata": map[string]any{"name": name}, "spec": spec,
 	}}, metav1.CreateOptions{})
 	harness.Must(n.T, err)
+	return n.ended(name, result, reason)
+}
+
+// ended waits for the end of a job.
+func (n *Node) ended(name string, result v1alpha1.Result, reason string) *v1alpha1.VolumeHealJob {
+	n.T.Helper()
+	jobs := n.Cluster.Dynamic().Resource(v1alpha1.GroupVersion.WithResource("volumehealjobs")).Namespace("default")
 	job := &v1alpha1.VolumeHealJob{}
 	eventually(n.T, "job "+name+" has ended", func() error {
 		raw, err := jobs.Get(n.T.Context(), name, metav1.GetOptions{})
@@ -210,6 +266,14 @@ func (d *disk) claim() string {
 		return "data-" + d.name
 	}
 	return d.volume
+}
+
+// automaticJob is the name of the job that the controller makes.
+func (d *disk) automaticJob() string {
+	d.n.T.Helper()
+	claim, err := d.n.Cluster.Admin().CoreV1().PersistentVolumeClaims("default").Get(d.n.T.Context(), d.claim(), metav1.GetOptions{})
+	harness.Must(d.n.T, err)
+	return "evict-" + string(claim.UID)
 }
 
 // find returns the pod that runs.
