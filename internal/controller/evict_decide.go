@@ -48,7 +48,7 @@ type evidence struct {
 	notReady string
 	// twins are the other PersistentVolumes of the same driver and handle.
 	twins []string
-	// sick are the claims of the driver's volumes whose annotations say unhealthy.
+	// sick are the claims whose annotations say unhealthy, of volumes that are or may be the driver's.
 	sick []string
 	// fences are the NetworkFences that fence or may fence.
 	fences []fence
@@ -364,7 +364,7 @@ func (e *evidence) notEnded(found []finding) string {
 // backendSick: with many sick volumes it is the storage, and new pods would end there, too.
 func (e *evidence) backendSick() string {
 	if len(e.sick) > maxSick {
-		return fmt.Sprintf("more than %d volumes of driver %s are sick, so it is the storage: %s", maxSick, e.volume.pv.Spec.CSI.Driver, strings.Join(e.sick[:maxSick+1], ", "))
+		return fmt.Sprintf("more than %d volumes of driver %s are sick, or may be, so it is the storage: %s", maxSick, e.volume.pv.Spec.CSI.Driver, strings.Join(e.sick[:maxSick+1], ", "))
 	}
 	return ""
 }

@@ -184,10 +184,16 @@ func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 	})
 }
 
-// readSick looks for claims whose nodes say that they are sick.
+// readSick looks for claims whose nodes say that they are sick. Anyone may say so who may write
+// a claim: of a namespace with very many no more volumes are read, and the rest counts.
 func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
+	searched := map[string]int{}
 	return r.eachClaim(ctx, func(claim *metav1.PartialObjectMetadata) error {
 		if len(e.sick) > maxSick || len(saidSick(claim.Annotations)) == 0 {
+			return nil
+		}
+		if searched[claim.Namespace]++; searched[claim.Namespace] > maxSearched {
+			e.sick = append(e.sick, claim.Namespace+"/"+claim.Name)
 			return nil
 		}
 		v, err := r.readVolume(ctx, claim.Namespace, claim.Name)

@@ -68,6 +68,18 @@ func TestEvidenceIsRead(t *testing.T) {
 				w.create(sickVolume(fmt.Sprint("c", i), "driver")...)
 			}
 		}, "more than 3 volumes"},
+		"very many are sick of another": {func(w *evictWorld) {
+			reads := 0
+			w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(o client.Object, _ client.ObjectList) bool {
+				if _, is := o.(*corev1.PersistentVolume); is {
+					reads++
+				}
+				return reads > maxSearched+5
+			})
+			for i := range 100 {
+				w.create(sickVolume(fmt.Sprint("c", i), "other")...)
+			}
+		}, "may be, so it is the storage"},
 		"a fence":     {func(w *evictWorld) { w.create(networkFence("f", "Fenced", "10.0.0.7/32")) }, "NetworkFence f"},
 		"one may go":  {func(w *evictWorld) { w.create(networkFence("f", "", "10.0.0.7/32")) }, "NetworkFence f"},
 		"a twin":      {func(w *evictWorld) { w.create(twin()) }, "PersistentVolume twin"},
