@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -30,8 +31,13 @@ const (
 	// problemEvery is how often the server is asked, problemAfter for how long volumes have
 	// to be inaccessible before the Node says so.
 	problemEvery, problemAfter = 15 * time.Second, time.Minute
-	// volumesMetric has the node's volumes by driver, condition and status.
-	volumesMetric = "node_healer_volumes"
+	// problemStands is for how long after the start of a server volumes may not have been checked:
+	// twice as long as its --check-interval is by default.
+	problemStands = 2 * time.Minute
+	// volumesMetric has the node's volumes by driver, condition and status, as far as they were
+	// checked. A page without loopMetric is of a server whose loop is off, and
+	// startMetric says when the server started.
+	volumesMetric, loopMetric, startMetric = "node_healer_volumes", "node_healer_loop_last_search_timestamp_seconds", "process_start_time_seconds"
 )
 
 // nodeCondition says on the Node of this gateway that volumes cannot be used there. The Node
@@ -88,15 +94,16 @@ func (n *nodeCondition) run(ctx context.Context) {
 }
 
 // update writes the condition if it changes. What was said stands while the server does not
-// answer: nobody knows better.
+// answer, or has just started: nobody knows better.
 func (n *nodeCondition) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	counts, err := n.ask(ctx)
+	counts, started, err := n.ask(ctx)
 	if err != nil {
 		return err
 	}
 	now := metav1.Now()
+	unchecked := now.Sub(started) < problemStands
 	if !n.read {
 		node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{})
 		if err != nil {
@@ -112,7 +119,7 @@ func (n *nodeCondition) update(ctx context.Context) error {
 			}
 		}
 	}
-	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 })
+	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 && !unchecked })
 	for k := range counts {
 		if n.since[k].IsZero() {
 			n.since[k] = now.Time
@@ -122,7 +129,7 @@ func (n *nodeCondition) update(ctx context.Context) error {
 		}
 	}
 	next := conditionOf(counts)
-	if n.said == nil && next.Status == corev1.ConditionFalse {
+	if next.Status == corev1.ConditionFalse && (n.said == nil || unchecked && n.said.Status == corev1.ConditionTrue) {
 		return nil
 	}
 	next.LastHeartbeatTime, next.LastTransitionTime = now, now
@@ -139,22 +146,28 @@ func (n *nodeCondition) update(ctx context.Context) error {
 	return nil
 }
 
-// ask returns how many volumes of the node cannot be used.
-func (n *nodeCondition) ask(ctx context.Context) (map[inaccessible]int, error) {
+// ask returns how many volumes of the node cannot be used, and when the server started.
+func (n *nodeCondition) ask(ctx context.Context) (counts map[inaccessible]int, started time.Time, err error) {
 	answer, err := n.server(ctx, metricsPath)
 	if err != nil {
-		return nil, err
+		return nil, started, err
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the server's metrics: %s", answer.Status)
+		return nil, started, fmt.Errorf("the server's metrics: %s", answer.Status)
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	all, err := parser.TextToMetricFamilies(io.LimitReader(answer.Body, maxMetricsBytes))
 	if err != nil {
-		return nil, fmt.Errorf("the server's metrics: %w", err)
+		return nil, started, fmt.Errorf("the server's metrics: %w", err)
 	}
-	counts := map[inaccessible]int{}
+	if all[loopMetric] == nil {
+		return nil, started, errors.New("the server's metrics: its loop is off")
+	}
+	for _, m := range all[startMetric].GetMetric() {
+		started = time.Unix(int64(m.GetGauge().GetValue()), 0)
+	}
+	counts = map[inaccessible]int{}
 	for _, m := range all[volumesMetric].GetMetric() {
 		labels := map[string]string{}
 		for _, l := range m.GetLabel() {
@@ -165,7 +178,7 @@ func (n *nodeCondition) ask(ctx context.Context) (map[inaccessible]int, error) {
 			counts[k] = n
 		}
 	}
-	return counts, nil
+	return counts, started, nil
 }
 
 // conditionOf puts counts into words, the worst first.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -20,8 +21,10 @@ type conditioned struct {
 	t    *testing.T
 	api  *fake.Clientset
 	page string
-	gone bool
-	end  func()
+	// started is when the server has.
+	started time.Time
+	gone    bool
+	end     func()
 }
 
 func newConditioned(t *testing.T, already ...corev1.NodeCondition) *conditioned {
@@ -38,7 +41,8 @@ func (c *conditioned) start() {
 		if c.gone {
 			return nil, errors.New("no such socket")
 		}
-		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("# TYPE node_healer_volumes gauge\n" + c.page))}, nil
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(
+			fmt.Sprintf("# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n", c.started.Unix()) + "# TYPE node_healer_volumes gauge\n" + c.page + looks))}, nil
 	}
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan struct{})
@@ -88,6 +92,7 @@ const (
 	gone     = `node_healer_volumes{condition="DeviceMissing",driver="d",status="Inaccessible"} 2` + "\n"
 	lost     = `node_healer_volumes{condition="ReplicaLost",driver="d",status="DataLoss"} 1` + "\n"
 	degraded = `node_healer_volumes{condition="OutOfSpace",driver="d",status="Degraded"} 3` + "\n"
+	looks    = "# TYPE node_healer_loop_last_search_timestamp_seconds gauge\nnode_healer_loop_last_search_timestamp_seconds 1\n"
 	well     = `node_healer_volumes{condition="Healthy",driver="d",status="Healthy"} 9` + "\n"
 )
 
@@ -150,5 +155,23 @@ func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.end()
 		c.says(0, "")
+	})
+}
+
+// TestNodeConditionStandsWhileAServerIsNew, which has not checked all volumes yet.
+func TestNodeConditionStandsWhileAServerIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t)
+		c.page = gone
+		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.page, c.started = "", time.Now()
+		c.says(90*time.Second, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.page = gone
+		if now := c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) || c.writes() != 1 {
+			t.Errorf("got %+v after %d writes", now, c.writes())
+		}
+		c.page, c.started = well, time.Now()
+		c.says(problemStands+problemEvery, "False NoVolumeProblem: the node's volumes can be used")
+		c.end()
 	})
 }
