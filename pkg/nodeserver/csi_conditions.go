@@ -15,9 +15,10 @@ import (
 )
 
 // tellCures says beside an answer what ends each condition. The controller evicts pods only
-// where that ends all of them.
+// where that ends all of them. What is too long for a trailer is not said: a client would
+// refuse the whole answer, and pods are not evicted for a part of it.
 func tellCures(ctx context.Context, d healer.Diagnosis) {
-	if text, err := json.Marshal(cures(d)); err == nil && len(d.Conditions) > 0 {
+	if text, err := json.Marshal(cures(d)); err == nil && len(d.Conditions) > 0 && len(text) <= maxFullBytes {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(healerpb.TrailerConditions, string(text))) // a call without a stream has none
 	}
 }

@@ -2,6 +2,7 @@ package nodeserver
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,5 +100,14 @@ func TestCuresAreToldBesideTheAnswer(t *testing.T) {
 	var got []healerpb.Condition
 	if told := ask(); len(told) != 1 || json.Unmarshal([]byte(told[0]), &got) != nil || len(got) != 1 || !got[0].NewStage {
 		t.Errorf("got %q", told)
+	}
+	// As many pods as no trailer has room for.
+	many := healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.ContainerUnverified}}}
+	for i := range 200 {
+		many.Case.Unverified = append(many.Case.Unverified, facts.Unverified{Workload: facts.Workload{PodUID: fmt.Sprintf("0e9d7d9d-6d1c-4d5a-8d3f-%012d", i)}, Why: facts.WhySandbox})
+	}
+	h.next(healer.Report{After: many}, nil, nil)
+	if told := ask(); len(told) > 0 {
+		t.Errorf("told %d bytes", len(told[0]))
 	}
 }
