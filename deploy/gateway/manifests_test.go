@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -197,5 +198,20 @@ func TestAsksForReviewsAndRegistrationsOnly(t *testing.T) {
 	}
 	if automount := read[corev1.ServiceAccount](t, "serviceaccount.yaml").AutomountServiceAccountToken; automount == nil || *automount {
 		t.Error("every pod of the account mounts a token")
+	}
+}
+
+// TestNothingElseOfAStatusIsWritten: the policy compares all that a Node's status has but the
+// conditions, also what a later Kubernetes adds.
+func TestNothingElseOfAStatusIsWritten(t *testing.T) {
+	text, err := os.ReadFile("admission.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field := range reflect.TypeFor[corev1.NodeStatus]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if compared := "object.status.?" + name + " == oldObject.status.?" + name + " "; name != "conditions" && !strings.Contains(string(text), compared) {
+			t.Errorf("%s can be written", name)
+		}
 	}
 }

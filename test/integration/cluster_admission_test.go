@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -265,6 +266,9 @@ func TestOnlyTheOwnNodesConditionIsWritten(t *testing.T) {
 		"a finalizer":     `{"metadata": {"finalizers": ["example.com/x"]}}`,
 	} {
 		n.must(what, false, patch(first, 0, change, "status"))
+	}
+	if os.Getenv("TEST_KUBERNETES") == "" { // an older one has no such field
+		n.must("its features", false, patch(first, 0, status(`"declaredFeatures": ["X"]`), "status"))
 	}
 	for what, change := range map[string]string{"a taint": `{"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}}`, "to cordon": `{"spec": {"unschedulable": true}}`} {
 		n.must(what, false, patch(first, 0, change))
