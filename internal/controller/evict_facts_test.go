@@ -166,7 +166,8 @@ func twin() client.Object {
 }
 
 // TestEvictionsThatWaitCostLittle: a job for a driver that is not allowed reads and asks
-// nothing, and one for a node that is silent or busy reads no lists, and less and less often.
+// nothing, and one for a node that is silent or busy reads no lists, and less and less often:
+// within its ten minutes 90 times at most where each wait is as short as chance makes one.
 func TestEvictionsThatWaitCostLittle(t *testing.T) {
 	silent := hindered(ReasonNodeNotReady, passing, "silent")
 	for name, tc := range map[string]struct {
@@ -176,10 +177,10 @@ func TestEvictionsThatWaitCostLittle(t *testing.T) {
 		lists         []string
 	}{
 		"a driver that is not allowed":              {func(w *evictWorld) { must(w.t, w.api.Update(w.ctx, theSettings("drivers: [another]\n"))) }, "not among the drivers", 0, 1, []string{}},
-		"a silent node":                             {func(w *evictWorld) { w.node.answer = &silent }, "did not answer: silent", 60, 60, []string{"*v1.PodList"}},
-		"a node that is silent of the staging path": {func(w *evictWorld) { w.node.staging = &silent }, "did not say whether it has the volume staged: silent", 120, 60, nil},
-		"a node that is silent of another volume":   {func(w *evictWorld) { w.another("second"); w.node.silentOthers = &silent }, "did not answer: claim second: silent", 120, 60, []string{"*v1.PodList"}},
-		"a node that others ask":                    {func(w *evictWorld) { w.reconciler.calls.take("node-1") }, "other jobs ask the node", 0, 60, []string{"*v1.PodList"}},
+		"a silent node":                             {func(w *evictWorld) { w.node.answer = &silent }, "did not answer: silent", 90, 90, []string{"*v1.PodList"}},
+		"a node that is silent of the staging path": {func(w *evictWorld) { w.node.staging = &silent }, "did not say whether it has the volume staged: silent", 180, 90, nil},
+		"a node that is silent of another volume":   {func(w *evictWorld) { w.another("second"); w.node.silentOthers = &silent }, "did not answer: claim second: silent", 180, 90, []string{"*v1.PodList"}},
+		"a node that others ask":                    {func(w *evictWorld) { w.reconciler.calls.take("node-1") }, "other jobs ask the node", 0, 90, []string{"*v1.PodList"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
