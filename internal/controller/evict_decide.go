@@ -76,16 +76,23 @@ func (e *evidence) here() []corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(e.pods), func(p corev1.Pod) bool { return p.Spec.NodeName != e.node.Name })
 }
 
-// staysStaged reports whether no new stage of the volume is needed.
+// staysStaged reports whether no new stage of the volume is needed. Errors that a filesystem has
+// counted need one only where they were asked for: the pods that work stay.
 func (e *evidence) staysStaged() bool {
-	return !slices.ContainsFunc(e.asked.found, func(f finding) bool { return f.newStage })
+	allowed, _ := parseSettings(e.settings, "")
+	return !slices.ContainsFunc(e.asked.found, func(f finding) bool {
+		return f.newStage && (f.reason != clustersettings.FilesystemErrors || slices.Contains(allowed.Reasons, f.reason))
+	})
 }
 
 // goes are the pods that are evicted: all of the node that use the volume, so that it is staged
 // anew, or those alone of which a new one is needed.
 func (e *evidence) goes() []corev1.Pod {
+	if !e.staysStaged() {
+		return e.here()
+	}
 	return slices.DeleteFunc(e.here(), func(p corev1.Pod) bool {
-		return e.staysStaged() && !slices.ContainsFunc(e.asked.found, func(f finding) bool { return f.newPod == p.UID })
+		return !slices.ContainsFunc(e.asked.found, func(f finding) bool { return f.newPod == p.UID })
 	})
 }
 

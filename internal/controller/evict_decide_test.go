@@ -188,6 +188,11 @@ func TestPodsAreEvictedFor(t *testing.T) {
 			e.pods[0].OwnerReferences, e.daemons, e.twins = nil, nil, []string{"pv-2"}
 			e.pods = append(e.pods, *appPod("node-2", "c"))
 		},
+		"stale, with errors that nobody asked for": func(e *evidence) {
+			stale(e)
+			e.pods[0].OwnerReferences = nil // it stays
+			e.asked.found = append(e.asked.found, finding{reason: "FilesystemErrors", newStage: true})
+		},
 		"errors, asked for": func(e *evidence) {
 			e.settings["evict"] = "drivers: [driver]\nreasons: [FilesystemErrors]"
 			e.asked.found[0].reason = "FilesystemErrors"
