@@ -25,8 +25,7 @@ func leaveAll(admitted []admission, err error) {
 	}
 }
 
-// admitAtOnce bounds the steps about which the gate is asked side by side: where they ask the API
-// for the same object, they share one answer.
+// admitAtOnce bounds the steps about which the gate is asked side by side.
 const admitAtOnce = 16
 
 // admitAll asks for a permit for each step and notes which were refused. Its error is a

@@ -263,8 +263,11 @@ func (c Case) Shown() (first []MountPoint) {
 	return first
 }
 
-// TargetOf returns the path of a pod's target, else that of the first mount point.
+// TargetOf returns the path of a pod's target, else that of the first mount point, if there is one.
 func (c Case) TargetOf(podUID string) string {
+	if len(c.MountPoints) == 0 {
+		return ""
+	}
 	at := slices.IndexFunc(c.MountPoints, func(p MountPoint) bool {
 		return p.Role == RoleTarget && p.PodUID == podUID && podUID != ""
 	})
