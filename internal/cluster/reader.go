@@ -58,6 +58,8 @@ type reader struct {
 // cached is what the API last said of one name.
 type cached struct {
 	object apiObject // nil: it did not exist
+	// began is when the request began that said so.
+	began time.Time
 	// until is when an inspection reads it again.
 	until time.Time
 }
@@ -82,14 +84,14 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 	if len(content.IsPathSegmentName(name)) > 0 {
 		return none, nil
 	}
-	o := k.empty()
+	o, began := k.empty(), time.Now()
 	switch err := r.fetch(ctx, request{Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}, o); {
 	case err == nil:
 		k.strip(o)
-		r.keep(keyOf(k.resource, namespace, name), o, cacheTTL)
+		r.keep(keyOf(k.resource, namespace, name), o, began, cacheTTL)
 		return o, nil
 	case apierrors.IsNotFound(err):
-		r.keep(keyOf(k.resource, namespace, name), nil, absentTTL)
+		r.keep(keyOf(k.resource, namespace, name), nil, began, absentTTL)
 		return none, nil
 	default:
 		return none, err
@@ -163,12 +165,16 @@ func isAnswer(err error) bool {
 }
 
 // keep caches what the API said of an object, for a time that is shorter at random, so that
-// reads are spread.
-func (r *reader) keep(key string, o apiObject, ttl time.Duration) {
+// reads are spread. A request that began before the one that was answered first says no more: its
+// answer may be older.
+func (r *reader) keep(key string, o apiObject, began time.Time, ttl time.Duration) {
 	ttl -= time.Duration(float64(ttl) * cacheJitter * rand.Float64()) //nolint:gosec // no secret
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.objects[key] = cached{o, time.Now().Add(ttl)}
+	if began.Before(r.objects[key].began) {
+		return
+	}
+	r.objects[key] = cached{o, began, time.Now().Add(ttl)}
 	if len(r.objects) <= maxCached {
 		return
 	}
