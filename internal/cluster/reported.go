@@ -84,7 +84,7 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 	if next.add(refusals) {
 		all = append(all, message{reason: reasonRefused, severity: corev1.EventTypeWarning, text: text})
 	}
-	if m, why := leftAlone(r, words); next.add(map[string]string{why: why}) {
+	if m, why := leftAlone(r, words); why != "" && next.add(map[string]string{why: why}) {
 		all = append(all, m)
 	}
 	return next, all

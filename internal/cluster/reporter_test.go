@@ -115,6 +115,12 @@ func refusedFor(why string) healer.Report {
 	return r
 }
 
+func refusedNowhere() healer.Report {
+	r := abnormal(healer.Disconnected)
+	r.Refused = []healer.Refusal{{Step: "vendor", Why: "drained"}}
+	return r
+}
+
 func checked(r healer.Report) healer.Report { r.Checked = true; return r }
 
 // left is a report of the loop, which tries no more.
@@ -195,6 +201,10 @@ func TestEvents(t *testing.T) {
 				"VolumeHealRefused x1: refused: rebind: pid 1 is in the way",
 				"VolumeHealRefused x1: refused: rebind: drained",
 			},
+		},
+		"refused at no mount point": { // as a vendor's provider may
+			[]healer.Report{refusedNowhere(), refusedNowhere()},
+			[]string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: vendor: drained"},
 		},
 		"refused, with looks in between": {
 			[]healer.Report{refusedFor("drained"), checked(refusedFor("a check")), refusedFor("drained")},
