@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -20,7 +21,9 @@ var served = facts.Dev{Minor: 52}
 type node struct {
 	daemons facts.FUSEDaemons
 	peers   []facts.Peer
-	err     error
+	// slowPeers has Peers take all the time that it is given.
+	slowPeers bool
+	err       error
 	// waiting is what each call returns, the last one again and again.
 	waiting []int
 	// mayAbort is the answer of MayAbortFUSE.
@@ -37,14 +40,20 @@ func (n *node) FUSEDaemons(_ context.Context, dev facts.Dev) (facts.FUSEDaemons,
 	return n.daemons, n.err
 }
 
-func (n *node) Peers(_ context.Context, _ facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer {
+func (n *node) Peers(ctx context.Context, _ facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer {
+	if n.slowPeers {
+		<-ctx.Done()
+	}
 	if len(daemons) == 0 {
 		return nil
 	}
 	return n.peers
 }
 
-func (n *node) FUSEWaiting(context.Context, facts.Dev) int {
+func (n *node) FUSEWaiting(ctx context.Context, _ facts.Dev) int {
+	if ctx.Err() != nil {
+		return -1
+	}
 	w := n.waiting[0]
 	if len(n.waiting) > 1 {
 		n.waiting = n.waiting[1:]
@@ -52,7 +61,9 @@ func (n *node) FUSEWaiting(context.Context, facts.Dev) int {
 	return w
 }
 
-func (n *node) MayAbortFUSE(context.Context, facts.AbortPlan) error { return n.mayAbort }
+func (n *node) MayAbortFUSE(ctx context.Context, _ facts.AbortPlan) error {
+	return cmp.Or(ctx.Err(), n.mayAbort)
+}
 
 func (n *node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {

@@ -53,7 +53,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
 			if sb.Lookup.Failed(c.LookedUp()) {
-				got.peers = p.host.Peers(ctx, dev, got.daemons.Processes)
+				got.peers = p.peers(ctx, dev, got.daemons.Processes)
 			}
 			if p.inputs != nil && sb.Lookup.Failed(c.LookedUp()) {
 				in, _ := p.inputs.Inputs(ctx, c) // what cannot be read says nothing
@@ -86,7 +86,7 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPo
 	if got.daemons, err = p.host.FUSEDaemons(ctx, dev); err != nil {
 		return got, err
 	}
-	got.peers = p.host.Peers(ctx, dev, got.daemons.Processes)
+	got.peers = p.peers(ctx, dev, got.daemons.Processes)
 	select {
 	case <-later.C:
 		got.after = p.host.FUSEWaiting(ctx, dev)
@@ -110,4 +110,16 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPo
 		got.shared = "it cannot be told whether only this volume has the connection: " + err.Error()
 	}
 	return got, nil
+}
+
+// peers asks with whom the daemons are connected, in a part of the time: that makes a message
+// clearer, and without what is asked after it no connection is aborted.
+func (p *Provider) peers(ctx context.Context, dev facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer {
+	const part = 4
+	if deadline, limited := ctx.Deadline(); limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/part)
+		defer cancel()
+	}
+	return p.host.Peers(ctx, dev, daemons)
 }
