@@ -223,32 +223,56 @@ func TestUnmountPlaceholder(t *testing.T) {
 }
 
 // Where a placeholder is on a directory, its umount takes what stands at that directory on the
-// peers of the mount below: a driver's own, say.
+// peers of the mount below: a driver's own, say. Only copies of the placeholder may go.
 func TestUnmountPlaceholderThatWouldTakeOthers(t *testing.T) {
 	needsRoot(t)
-	dir, peer := realDir(t), realDir(t)
-	must(t, unix.Mount("parent", dir, "tmpfs", 0, ""))
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
-	must(t, os.Mkdir(dir+"/mount point", 0o700))
-	below := topAt(t, dir)
-	must(t, unix.Mount(dir, peer, "", unix.MS_BIND, ""))
-	t.Cleanup(func() { _ = unix.Unmount(peer, unix.MNT_DETACH) })
-	must(t, unix.Mount("", peer, "", unix.MS_SLAVE, ""))
-	must(t, unix.Mount("ours", dir+"/mount point", "tmpfs", 0, "")) // and on the peer
-	fd, err := unix.Open(dir+"/mount point", unix.O_PATH|unix.O_CLOEXEC, 0)
-	must(t, err)
-	must(t, mount.AddAttr(fd, facts.AttrPlaceholder, 0))
-	must(t, unix.Close(fd))
-	must(t, unix.Unmount(peer+"/mount point", 0))
-	must(t, unix.Mount("other", peer+"/mount point", "tmpfs", 0, ""))
-	other := topAt(t, peer+"/mount point")
-	plan := facts.UnmountPlan{Top: mountAt(t, dir+"/mount point"), Placeholder: true, Below: below}
-	if _, err := unmountTop(plan); !errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), peer) {
-		t.Errorf("%v, want a refusal", err)
+	withAttr := func(path string, set func(fd int) error) {
+		t.Helper()
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(fd)
+		must(t, set(fd))
 	}
-	if now := topAt(t, peer+"/mount point"); !now.Same(other) {
-		t.Errorf("%s is on the peer, before %s", now, other)
+	for name, tc := range map[string]struct {
+		put     func(ours, at string)
+		refused bool
+	}{
+		"another filesystem": {func(_, at string) { must(t, unix.Mount("other", at, "tmpfs", 0, "")) }, true},
+		"the volume itself": {func(ours, at string) {
+			must(t, unix.Mount(ours, at, "", unix.MS_BIND, ""))
+			withAttr(at, func(fd int) error { return mount.SetAttr(fd, 0, 0) })
+		}, true},
+		"a placeholder of another directory": {func(ours, at string) {
+			must(t, unix.Mount(ours+"/sub", at, "", unix.MS_BIND, ""))
+			withAttr(at, asPlaceholder)
+		}, true},
+		"a copy": {func(ours, at string) { must(t, unix.Mount(ours, at, "", unix.MS_BIND, "")) }, false},
+	} {
+		dir, peer := realDir(t), realDir(t)
+		must(t, unix.Mount("parent", dir, "tmpfs", 0, ""))
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
+		ours := dir + "/mount point"
+		must(t, os.Mkdir(ours, 0o700))
+		below := topAt(t, dir)
+		must(t, unix.Mount(dir, peer, "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(peer, unix.MNT_DETACH) })
+		must(t, unix.Mount("", peer, "", unix.MS_SLAVE, ""))
+		must(t, unix.Mount("ours", ours, "tmpfs", 0, "")) // and on the peer
+		must(t, os.Mkdir(ours+"/sub", 0o700))
+		withAttr(ours, asPlaceholder)
+		must(t, unix.Unmount(peer+"/mount point", 0))
+		tc.put(ours, peer+"/mount point")
+		other := topAt(t, peer+"/mount point")
+		done, err := unmountTop(facts.UnmountPlan{Top: mountAt(t, ours), Placeholder: true, Below: below})
+		switch {
+		case !tc.refused && (err != nil || !done):
+			t.Errorf("%s: %v", name, err)
+		case tc.refused && (!errors.Is(err, operation.ErrRefused) || !strings.Contains(err.Error(), peer)):
+			t.Errorf("%s: %v, want a refusal", name, err)
+		case tc.refused && !topAt(t, peer+"/mount point").Same(other):
+			t.Errorf("%s: it is not on the peer any more", name)
+		}
 	}
 }
 
