@@ -125,8 +125,8 @@ func (v *claimed) health(node *corev1.Node) (value, version string) {
 }
 
 // becomes waits for a state on the claim, and sees that it is written as the
-// CSI-Addons sidecar writes it, to the letter.
-func (v *claimed) becomes(state string) (since time.Time, version string) {
+// CSI-Addons sidecar writes it, to the letter, and after that for which reasons pods may be evicted.
+func (v *claimed) becomes(state string, evictable ...string) (since time.Time, version string) {
 	v.m.T.Helper()
 	t := v.m.T
 	var value string
@@ -143,8 +143,12 @@ func (v *claimed) becomes(state string) (since time.Time, version string) {
 	harness.Must(t, err)
 	since, err = time.Parse(time.RFC3339, read.Since)
 	harness.Must(t, err)
-	want := fmt.Sprintf(`{"state":"%s","lastChecked":"%s","since":"%s","node":"node-1"}`,
-		state, checked.UTC().Format(time.RFC3339), since.UTC().Format(time.RFC3339))
+	more := ""
+	if len(evictable) > 0 {
+		more = `,"evictable":["` + strings.Join(evictable, `","`) + `"]`
+	}
+	want := fmt.Sprintf(`{"state":"%s","lastChecked":"%s","since":"%s","node":"node-1"%s}`,
+		state, checked.UTC().Format(time.RFC3339), since.UTC().Format(time.RFC3339), more)
 	if value != want || since.After(checked) {
 		t.Errorf("got %s, want %s", value, want)
 	}

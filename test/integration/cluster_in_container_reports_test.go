@@ -24,7 +24,7 @@ func TestInContainerIsReported(t *testing.T) {
 	d.Kill()
 	d.Restage()
 	m.Expect("abnormal", v.Request(), "StaleInContainers", c.ID()[:12])
-	v.becomes("unhealthy")
+	v.becomes("unhealthy", "StaleInContainers")
 	if got := csiHealth(t, m.Node, &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID}); len(got) != 1 || !strings.HasSuffix(got[0], " StaleInContainers") {
 		t.Errorf("CSI is told %q", got)
 	}
