@@ -33,6 +33,9 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemon
 
 // Peers returns with whom the daemons of a superblock are connected by TCP; what cannot be told in time says nothing.
 func (n *Node) Peers(ctx context.Context, dev facts.Dev, daemons []facts.FUSEDaemon) (found []facts.Peer) {
+	if len(daemons) == 0 {
+		return nil
+	}
 	_ = n.probes.serialize(ctx, storage{dev: dev, root: sockets}, func() (err error) {
 		q := ops.PeersQuery{Processes: daemons, Budget: n.cfg.ProbeTimeout / 2}
 		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Peers, q)

@@ -5,12 +5,15 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -54,17 +57,23 @@ func (s *scan) peersOf(d facts.FUSEDaemon) (found []facts.Peer) {
 		open := map[string]bool{}
 		err := s.eachDescriptor(dir, end, func(fd string) error {
 			link, err := s.proc.readlink(dir + "/fd/" + fd)
-			open[link] = true
+			if strings.HasPrefix(link, "socket:[") { // the paths of files may be long, and many
+				open[link] = true
+			}
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		found, err = s.peersIn(dir+"/net/tcp", open, end)
-		if more, errMore := s.peersIn(dir+"/net/tcp6", open, end); errMore == nil { // a kernel may have no IPv6
-			found = append(found, more...)
+		found = nil
+		for _, table := range []string{"/net/tcp", "/net/tcp6"} {
+			some, err := s.peersIn(dir+table, open, end)
+			if err != nil && (!errors.Is(err, unix.ENOENT) || table == "/net/tcp") { // a kernel may have no IPv6
+				return err
+			}
+			found = append(found, some...)
 		}
-		return err
+		return nil
 	})
 	if _, _, started, statErr := s.stat(strconv.Itoa(d.PID)); err != nil || statErr != nil || started != d.Started {
 		return nil
@@ -87,7 +96,8 @@ func (s *scan) peersIn(file string, open map[string]bool, end time.Time) (found 
 	table := os.NewFile(uintptr(fd), file)
 	defer table.Close()
 	listening := map[string]bool{}
-	for lines := bufio.NewScanner(table); lines.Scan(); {
+	lines := bufio.NewScanner(table)
+	for lines.Scan() {
 		if time.Now().After(end) {
 			return nil, errTooManyFiles
 		}
@@ -104,7 +114,7 @@ func (s *scan) peersIn(file string, open map[string]bool, end time.Time) (found 
 			found = append(found, facts.Peer{Address: addressIn(fields[2]), Connected: state == established, Retransmits: int(retransmits)})
 		}
 	}
-	return found, nil
+	return found, lines.Err()
 }
 
 // addressIn parses 0500000A:01BB, 10.0.0.5:443 on a little-endian machine: each four bytes of the address
