@@ -95,9 +95,11 @@ func ownRights() examined {
 	if uid := os.Geteuid(); uid != 0 {
 		return examined{"rights", missing, fmt.Sprintf("this is user %d: run it as root", uid)}
 	}
-	// kubelet sets this for all containers, and no node's init has it.
-	if first, _ := os.ReadFile("/proc/1/environ"); strings.Contains("\x00"+string(first), "\x00KUBERNETES_SERVICE_HOST=") {
-		return examined{"rights", missing, "process 1 is a container's and not the node's, whose mounts and processes cannot be seen from here: the pod needs hostPID: true"}
+	// kubelet sets this for all containers. That process 1 has it says nothing: a node may itself
+	// be a container of a pod.
+	first, err := os.Readlink("/proc/1/ns/mnt")
+	if ours, _ := os.Readlink("/proc/self/ns/mnt"); err == nil && first == ours && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return examined{"rights", missing, "process 1 is this container's and not the node's, whose mounts and processes cannot be seen from here: the pod needs hostPID: true"}
 	}
 	own, err := privilege.Own()
 	if err != nil {
