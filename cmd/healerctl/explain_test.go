@@ -21,7 +21,7 @@ func TestExplain(t *testing.T) {
 		{"disconnected", 0, []string{"Disconnected (*)\n", "ENOTCONN"}},
 		{"VolumeHealRefused", 0, []string{"VolumeHealRefused\n  where: event\n"}},
 		{"RestageHadNoEffect", 0, []string{"mounted nothing new"}},
-		{"PodNotRunning", 0, []string{"The pods have gone"}},
+		{"PodNotRunning", 0, []string{"No pod runs yet"}},
 		{"rebind", 0, []string{"rebind\n", "/docs/conditions.md#rebind\n"}},
 		{"Tired", exitUsage, []string{"Tired is no condition, step or event; they are: ", "NotMounted"}},
 		{"\x1b[31m", exitUsage, []string{"31m is no condition"}},

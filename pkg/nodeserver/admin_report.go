@@ -31,7 +31,11 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 		Driver: valid(r.Driver), VolumeId: valid(r.Volume.ID), Path: valid(r.Volume.Path),
 		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(w.after),
 	}
-	for _, o := range r.Steps {
+	steps := slices.Clone(r.Steps)
+	if len(steps) > maxReported { // what failed is listed
+		slices.SortStableFunc(steps, func(a, b healer.Outcome) int { return failed(b) - failed(a) })
+	}
+	for _, o := range steps {
 		done := &adminpb.Outcome{Step: o.Step, MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
 		if o.Err != nil {
 			class := healer.Classify(o.Step, "", o.Err)
@@ -75,6 +79,13 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	out.Before = first(out.Before, maxReported, &out.Omitted)
 	out.Advice = first(out.Advice, maxReported, &out.Omitted)
 	return out
+}
+
+func failed(o healer.Outcome) int {
+	if o.Err != nil {
+		return 1
+	}
+	return 0
 }
 
 // conditions puts conditions into messages.

@@ -42,17 +42,20 @@ func notice(r healer.Report) string {
 }
 
 // rooms are tried one after the other until a line has room for all that must be said: first
-// long evidence goes, then optional sentences, then the names of what is only counted.
+// long evidence goes, then optional sentences, then the names of what is only counted, and last
+// all mount points of an item but one.
 var rooms = []struct {
 	evidenceBytes      int
 	optional, allNamed bool
+	mountPoints        int
 }{
-	{maxNoticeBytes, true, true},
-	{160, true, true},
-	{96, false, true},
-	{40, false, true},
-	{24, false, true},
-	{24, false, false},
+	{maxNoticeBytes, true, true, 3},
+	{160, true, true, 3},
+	{96, false, true, 3},
+	{40, false, true, 3},
+	{24, false, true, 3},
+	{24, false, false, 3},
+	{24, false, false, 1},
 }
 
 func (w wording) line(limit int) string {
@@ -60,7 +63,7 @@ func (w wording) line(limit int) string {
 	start := string(verdict) + ": "
 	var text string
 	for _, room := range rooms {
-		w.evidenceBytes = room.evidenceBytes
+		w.evidenceBytes, w.maxNamed = room.evidenceBytes, room.mountPoints
 		sections := slices.DeleteFunc(w.sections(verdict), func(s section) bool { return s.optional && !room.optional })
 		for i := range sections {
 			if !room.allNamed {
@@ -151,7 +154,7 @@ func (w wording) steps(lead string, outcomes []healer.Outcome, timed bool) secti
 		item := name + " of " + w.all(unique(mountPoints[k]))
 		word := " in "
 		if k.failed {
-			item, word = item+" failed", " after "
+			item, name, word = item+" failed", name+" failed", " after "
 		}
 		if timed {
 			item += word + rounded(longest[k])
@@ -159,7 +162,7 @@ func (w wording) steps(lead string, outcomes []healer.Outcome, timed bool) secti
 		if k.failed || k.text != "" {
 			item += " (" + w.text(k.text) + ")"
 		}
-		all.items, all.short = append(all.items, item), append(all.short, name)
+		all.items, all.short, all.failed = append(all.items, item), append(all.short, name), append(all.failed, k.failed)
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -434,6 +436,58 @@ func TestMessageOfManyContainers(t *testing.T) {
 		})
 	}
 }
+
+// TestMessageSaysThatAStepFailed, however many others helped before it.
+func TestMessageSaysThatAStepFailed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		path  string
+		notes bool
+	}{
+		"alike":                {"/data", false},
+		"each in its own way":  {"/data", true},
+		"with names too long":  {"/" + strings.Repeat("long-", 40), false},
+		"too long, and unlike": {"/" + strings.Repeat("long-", 40), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := publishedAt(kubeletPath(1), 0)
+			r := healer.Report{
+				Before: sick(answering(time.Millisecond, host), healer.Condition{
+					Status: healer.Inaccessible, Reason: healer.Disconnected, MountPoint: host.Path, Message: strings.Repeat("statx: ENOTCONN ", 9), Advice: "delete the pod",
+				}),
+				Refused: []healer.Refusal{{Step: "restage", MountPoint: host.Path, Why: strings.Repeat("because ", 50)}},
+			}
+			add := func(step string, i int, err error) {
+				p := containerAt(1000+i, fmt.Sprintf("8f0b2a1c-6c1f-4c0e-9d0a-%012d", i))
+				p.InContainer.Mount.Path = tc.path
+				p.Path = p.InContainer.Path()
+				r.Before.Case.MountPoints = append(r.Before.Case.MountPoints, p)
+				done := healer.Outcome{Step: step, MountPoint: p.Path, Elapsed: time.Millisecond, Err: err}
+				if tc.notes {
+					done.Note = fmt.Sprint("note ", i)
+				}
+				r.Steps = append(r.Steps, done)
+			}
+			for i := range 40 {
+				add(fmt.Sprint("replace-in-container-", i%20), i, nil)
+			}
+			add("replace-in-container", 41, errors.New("it has ended"))
+			r.After = sick(answering(time.Millisecond, host), healer.Condition{
+				Status: healer.Inaccessible, Reason: healer.StaleInContainers, MountPoint: r.Steps[40].MountPoint, Message: "ENOTCONN", Advice: "delete the pod",
+			})
+			for face, got := range map[string]string{"message": line(message(r)), "event": notice(r), "trailer": inFull(r)} {
+				if !strings.Contains(got, "failed") {
+					t.Errorf("%s: %s", face, got)
+				}
+			}
+			outcomes := adminReport(r, false).GetOutcomes()
+			if !slices.ContainsFunc(outcomes, func(o *adminpb.Outcome) bool { return o.GetError() == "it has ended" }) {
+				t.Errorf("healerctl lists %d outcomes without the one that failed", len(outcomes))
+			}
+		})
+	}
+}
+
+func line(_ bool, text string) string { return text }
 
 func TestMessageDoesNotDependOnProvidersOrder(t *testing.T) {
 	var conditions []healer.Condition

@@ -39,7 +39,7 @@ func (w wording) working(name func(path string) string) string {
 		return "nothing is mounted at " + name(c.MountPoints[0].Path) + ", and no record shows that anything was"
 	}
 	slices.SortFunc(mountPoints, compareMountPoints)
-	text := firstOf(mountPoints, func(p healer.MountPoint) string { return name(p.Path) + mounted(c, p) })
+	text := firstOf(w.maxNamed, mountPoints, func(p healer.MountPoint) string { return name(p.Path) + mounted(c, p) })
 	slowest, probed := time.Duration(0), false
 	for _, sb := range c.Superblocks {
 		if sb.Answer.Asked {
@@ -75,12 +75,9 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 	return " (" + printable.Line(top.FSType, maxReasonBytes) + ", " + access + ")"
 }
 
-// maxNamed is how many mount points one item names; the rest is counted.
-const maxNamed = 3
-
 // firstOf enumerates the first mount points and counts the rest.
-func firstOf[T any](mountPoints []T, name func(T) string) string {
-	shown := min(len(mountPoints), maxNamed)
+func firstOf[T any](most int, mountPoints []T, name func(T) string) string {
+	shown := min(len(mountPoints), most)
 	names := make([]string, 0, shown+1)
 	for _, p := range mountPoints[:shown] {
 		names = append(names, name(p))
@@ -144,13 +141,17 @@ func (w wording) mention(path string) string {
 	return w.mountPoint(path)
 }
 
-// all mentions mount points: by their role if they are several and all of that role.
+// all mentions mount points: by their role if they are several, and all of that role.
 func (w wording) all(paths []string) string {
-	role := w.byPath[paths[0]].Role
-	if len(paths) > 1 && role != "" && !slices.ContainsFunc(w.mountPoints, func(p healer.MountPoint) bool {
-		return (p.Role == role) != slices.Contains(paths, p.Path)
-	}) {
-		return fmt.Sprintf("all %d %s mount points", len(paths), role)
+	role, of := w.byPath[paths[0]].Role, 0
+	for _, p := range w.mountPoints {
+		if p.Role == role {
+			of++
+		}
 	}
-	return firstOf(paths, w.mention)
+	other := func(path string) bool { return w.byPath[path].Role != role }
+	if len(paths) > 1 && role != "" && of == len(paths) && !slices.ContainsFunc(paths, other) {
+		return fmt.Sprintf("all %d %s mount points", of, role)
+	}
+	return firstOf(w.maxNamed, paths, w.mention)
 }

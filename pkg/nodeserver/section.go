@@ -17,6 +17,9 @@ type section struct {
 	plural string
 	// short is what is said of each item where it is only counted; nil for nothing.
 	short []string
+	// failed has the items that are steps which failed: that is said of one that is only
+	// counted, however little room there is.
+	failed []bool
 	// optional is true for what is left out where there is no room for all.
 	optional bool
 	// numbered is true where the items are to be done one after the other.
@@ -65,7 +68,10 @@ func (s section) text(shown int) string {
 	}
 	if hidden := len(s.items) - shown; hidden > 0 {
 		tail := more(hidden, s.plural)
-		if s.short != nil {
+		switch {
+		case s.short == nil && slices.Contains(s.failed[min(shown, len(s.failed)):], true):
+			tail += ": some failed"
+		case s.short != nil:
 			tail += ": " + strings.Join(unique(strings.Split(strings.Join(s.short[shown:], ", "), ", ")), ", ")
 		}
 		items = append(items, tail)

@@ -26,6 +26,8 @@ type wording struct {
 	byPath      map[string]healer.MountPoint
 	// pathBytes bounds each path, which loses its middle.
 	pathBytes int
+	// maxNamed is how many mount points one item names; the rest is counted.
+	maxNamed int
 	// evidenceBytes bounds each text that a provider, a kernel or a program wrote. A reason,
 	// and whether a step failed, is never cut.
 	evidenceBytes int
@@ -34,7 +36,7 @@ type wording struct {
 }
 
 func newWording(r healer.Report, pathBytes int) wording {
-	w := wording{r: &r, byPath: map[string]healer.MountPoint{}, pathBytes: pathBytes, evidenceBytes: maxNoticeBytes}
+	w := wording{r: &r, byPath: map[string]healer.MountPoint{}, pathBytes: pathBytes, maxNamed: 3, evidenceBytes: maxNoticeBytes}
 	// Those of the last diagnosis, or of the first when there was no other, with the
 	// containers of both: they are in a case only while something is wrong there.
 	last, containers := r.After.Case, r.Before.Case.MountPoints
