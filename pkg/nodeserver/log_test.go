@@ -53,6 +53,11 @@ func TestOneLinePerCall(t *testing.T) {
 				Conditions: []healer.Condition{condition},
 			},
 		}, nil, []string{`done="" driver="d.example.com" duration=`, `found="NotMounted,Unjudged" path="` + goodRequest().GetVolumePath() + `" pod="uid-a,uid-b" refused="" verdict="abnormal"`}},
+		"of a pod that has ended": {healer.Report{
+			Before: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Path: "/p", PodUID: "uid-a"}}}, Conditions: []healer.Condition{condition}},
+			After:  healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Path: "/q", PodUID: "uid-b"}}}},
+			Steps:  []healer.Outcome{{Step: "rebind"}},
+		}, nil, []string{`found="NotMounted"`, `pod="uid-a"`}},
 		"busy":    {healer.Report{}, &healer.Error{Kind: healer.KindBusy, Text: "since\n12:00"}, []string{`code="Aborted"`, `error="since\\n12:00"`}},
 		"unknown": {healer.Report{}, healer.Failed("read", errors.New("EIO")), []string{`code="Unknown"`, `err="read: EIO"`}},
 	} {

@@ -228,6 +228,25 @@ func TestMessageWording(t *testing.T) {
 				"Done: s of /0, /1, /2 and 17 more mount points… in 19ms. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
+		"steps at a mount point that came and went": {
+			report: healer.Report{
+				Before: sick(both, notMounted), After: well,
+				Steps: []healer.Outcome{{Step: "s", MountPoint: "/p"}, {Step: "s", MountPoint: "/gone"}},
+			},
+			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: s of the target and /gone in 0s. Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
+		},
+		"a target that is no more, where another one stays": {
+			report: healer.Report{
+				Before: sick(answering(time.Millisecond, publishedAt("/p", 0), publishedAt("/gone", 0)), notMounted, healer.Condition{
+					Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: "/gone",
+				}),
+				After: healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))},
+				Steps: []healer.Outcome{{Step: "s", MountPoint: "/p"}},
+			},
+			want: "healed: target /gone: NotMounted; target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: s of target /p in 0s. Now target /p (ext4, rw) answered in 3ms",
+		},
 		"steps with different outcomes": {
 			report: healer.Report{
 				Before: sick(both, notMounted), After: well,

@@ -37,21 +37,14 @@ type wording struct {
 
 func newWording(r healer.Report, pathBytes int) wording {
 	w := wording{r: &r, byPath: map[string]healer.MountPoint{}, pathBytes: pathBytes, maxNamed: 3, evidenceBytes: maxNoticeBytes}
-	// Those of the last diagnosis, or of the first when there was no other, with the
-	// containers of both: they are in a case only while something is wrong there.
-	last, containers := r.After.Case, r.Before.Case.MountPoints
-	if len(last.MountPoints) == 0 {
-		last.MountPoints, containers = containers, nil
-	}
-	for _, p := range last.MountPoints {
-		w.add(p)
-	}
-	for _, u := range slices.Concat(r.Before.Case.Unjudged, r.After.Case.Unjudged) {
-		w.add(u.MountPoint)
-	}
-	for _, p := range containers {
-		if p.InContainer != nil {
+	// The last diagnosis may know less of them: a pod has ended, and a container is in a case
+	// only while something is wrong there.
+	for _, c := range []healer.Case{r.After.Case, r.Before.Case} {
+		for _, p := range c.MountPoints {
 			w.add(p)
+		}
+		for _, u := range c.Unjudged {
+			w.add(u.MountPoint)
 		}
 	}
 	w.before, w.after = w.ordered(r.Before), w.ordered(r.After)
