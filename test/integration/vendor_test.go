@@ -170,7 +170,7 @@ func TestVendorsDriverNeedsHostPID(t *testing.T) {
 // and has it heal.
 func TestVendorsDriverBesideNodeHealer(t *testing.T) {
 	hello := harness.NewHello(t)
-	n := harness.NewNode(t, "--standalone")
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s") // the driver's first answer may take a while
 	n.AnyDriver = true
 	n.Start()
 	d := csidriver.Driver{Name: harness.Driver, Kubelet: n.Kubelet}
