@@ -56,6 +56,7 @@ func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 	begin := time.Now()
 	n.replaced(db, begin)
 	job := n.ended(db.automaticJob(), v1alpha1.ResultSucceeded, "Healthy")
+	t.Logf("its job was made after %v, and %+v", job.CreationTimestamp.Sub(begin), job.Status)
 	if job.Spec.Mode != v1alpha1.ModeEvict || job.Spec.DryRun {
 		t.Errorf("got %+v", job.Spec)
 	}
