@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,8 +19,10 @@ import (
 
 // conditioned is a Node whose condition is kept, by what the server's metrics say.
 type conditioned struct {
-	t    *testing.T
-	api  *fake.Clientset
+	t   *testing.T
+	api *fake.Clientset
+	// mu guards what the server answers.
+	mu   sync.Mutex
 	page string
 	// started is when the server has.
 	started time.Time
@@ -38,6 +41,8 @@ func newConditioned(t *testing.T, already ...corev1.NodeCondition) *conditioned 
 func (c *conditioned) start() {
 	n := nodeCondition{node: "node-1", nodes: c.api.CoreV1().Nodes(), since: map[inaccessible]time.Time{}}
 	n.server = func(context.Context, string) (*http.Response, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if c.gone {
 			return nil, errors.New("no such socket")
 		}
@@ -48,6 +53,13 @@ func (c *conditioned) start() {
 	done := make(chan struct{})
 	go func() { defer close(done); n.run(ctx) }()
 	c.end = func() { cancel(); <-done }
+}
+
+// answers changes what the server answers.
+func (c *conditioned) answers(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
 }
 
 // after returns what the Node says after a time: status, reason and message; empty: nothing.
@@ -99,12 +111,12 @@ const (
 func TestNodeSaysThatVolumesCannotBeUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConditioned(t)
-		c.page = degraded + well
+		c.answers(func() { c.page = degraded + well })
 		c.says(time.Hour, "")
-		c.page += gone
+		c.answers(func() { c.page += gone })
 		c.says(50*time.Second, "")
 		first := c.says(time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
-		c.page += lost
+		c.answers(func() { c.page += lost })
 		c.says(time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
 		worse := c.says(time.Minute, "True ReplicaLost: ReplicaLost: 1 of d, DeviceMissing: 2 of d")
 		if !worse.LastTransitionTime.Equal(&first.LastTransitionTime) || !first.LastHeartbeatTime.Before(&worse.LastHeartbeatTime) {
@@ -114,7 +126,7 @@ func TestNodeSaysThatVolumesCannotBeUsed(t *testing.T) {
 		if n := c.writes(); n != 2 {
 			t.Errorf("%d writes", n)
 		}
-		c.page = well
+		c.answers(func() { c.page = well })
 		if healthy := c.says(time.Minute, "False NoVolumeProblem: the node's volumes can be used"); !worse.LastTransitionTime.Before(&healthy.LastTransitionTime) {
 			t.Errorf("got %+v", healthy)
 		}
@@ -137,7 +149,7 @@ func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newConditioned(t, corev1.NodeCondition{Type: problem, Status: tc.status, Reason: "Old", Message: "old", LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))})
-				c.page = tc.page
+				c.answers(func() { c.page = tc.page })
 				c.says(20*time.Second, tc.want)
 				c.end()
 			})
@@ -149,9 +161,9 @@ func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConditioned(t)
-		c.page = gone
+		c.answers(func() { c.page = gone })
 		c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
-		c.gone = true
+		c.answers(func() { c.gone = true })
 		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.end()
 		c.says(0, "")
@@ -162,15 +174,15 @@ func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 func TestNodeConditionStandsWhileAServerIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConditioned(t)
-		c.page = gone
+		c.answers(func() { c.page = gone })
 		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
-		c.page, c.started = "", time.Now()
+		c.answers(func() { c.page, c.started = "", time.Now() })
 		c.says(90*time.Second, "True DeviceMissing: DeviceMissing: 2 of d")
-		c.page = gone
+		c.answers(func() { c.page = gone })
 		if now := c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) || c.writes() != 1 {
 			t.Errorf("got %+v after %d writes", now, c.writes())
 		}
-		c.page, c.started = well, time.Now()
+		c.answers(func() { c.page, c.started = well, time.Now() })
 		c.says(problemStands+problemEvery, "False NoVolumeProblem: the node's volumes can be used")
 		c.end()
 	})
