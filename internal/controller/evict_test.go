@@ -201,6 +201,7 @@ func TestPodsWithTheInstanceOfBeforeStay(t *testing.T) {
 		why     string
 	}{
 		"a budget":                     {0, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
+		"the second recovers first":    {1, func(w *evictWorld) { w.node.found = w.node.found[:1] }, "no pod of the node has to go"},
 		"the second recovers":          {1, func(w *evictWorld) { w.node.found = nil }, "nothing was found"},
 		"the volume shuts itself down": {1, func(w *evictWorld) { w.node.found = append(w.node.found, shutdown) }, "something else is wrong now"},
 		"the server is gone":           {1, func(w *evictWorld) { w.node.found = append(w.node.found, finding{reason: "ServerUnreachable"}) }, "no new pod is known to end ServerUnreachable"},
