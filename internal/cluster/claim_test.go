@@ -26,66 +26,95 @@ func health(t *testing.T, api *memoryAPI, claim string) string {
 	return value
 }
 
+// A healthStep is a report, and what the claim says after it.
+type healthStep struct {
+	after  time.Duration // to the report
+	report healer.Report
+	want   string
+}
+
+// claimSays is an annotation of 2000-01-01, the first day of a synctest.
+func claimSays(state, checked, since string) string {
+	return `{"state":"` + state + `","lastChecked":"2000-01-01T` + checked + `Z","since":"2000-01-01T` + since + `Z","node":"node-1"}`
+}
+
+func claimEvictable(checked, reason string) string {
+	return strings.TrimSuffix(claimSays("unhealthy", checked, "00:00:00"), "}") + `,"evictable":["` + reason + `"]}`
+}
+
+// oldHealth is what an earlier process wrote.
+func oldHealth(state, checked string) string {
+	return `{"state":"` + state + `","lastChecked":"` + checked + `","since":"1999-01-01T00:00:00Z","node":"old"}`
+}
+
+// keptHealth is oldHealth, checked by this process at the start.
+const keptHealth = `{"state":"healthy","lastChecked":"2000-01-01T00:00:00Z","since":"1999-01-01T00:00:00Z","node":"node-1"}`
+
+var claimHealth = map[string]struct {
+	earlier string // what another process wrote
+	steps   []healthStep
+}{
+	"changes are written at once": {steps: []healthStep{
+		{time.Minute, healthy(), claimSays("healthy", "00:01:00", "00:01:00")},
+		{time.Minute, abnormal(healer.Disconnected), claimSays("unhealthy", "00:02:00", "00:02:00")},
+		{time.Minute, healed(), claimSays("healthy", "00:03:00", "00:03:00")},
+	}},
+	"what was not judged is not healthy, and no reason to evict": {steps: []healthStep{
+		{0, abnormal(healer.IOError), claimEvictable("00:00:00", "IOError")},
+		{time.Minute, inPart(healed()), claimSays("unhealthy", "00:00:00", "00:00:00")},
+		{time.Minute, healthy(), claimSays("healthy", "00:02:00", "00:02:00")},
+	}},
+	"what was never judged": {steps: []healthStep{
+		{0, inPart(healed()), ""},
+		{time.Minute, healthy(), claimSays("healthy", "00:01:00", "00:01:00")},
+	}},
+	"the same is written when it is due": {steps: []healthStep{
+		{0, abnormal(healer.Disconnected), claimSays("unhealthy", "00:00:00", "00:00:00")},
+		{36 * time.Minute, checked(abnormal(healer.NotMounted)), claimSays("unhealthy", "00:00:00", "00:00:00")},
+		{36 * time.Minute, abnormal(healer.Disconnected), claimSays("unhealthy", "01:12:00", "00:00:00")},
+		{36 * time.Minute, abnormal(healer.Disconnected), claimSays("unhealthy", "01:12:00", "00:00:00")},
+	}},
+	"what pods may be evicted for is written at once": {steps: []healthStep{
+		{0, abnormal(healer.Disconnected), claimSays("unhealthy", "00:00:00", "00:00:00")},
+		{time.Minute, abnormal(healer.FilesystemShutdown), claimEvictable("00:01:00", "FilesystemShutdown")},
+		{time.Minute, abnormal(healer.FilesystemShutdown), claimEvictable("00:01:00", "FilesystemShutdown")},
+		{time.Minute, abnormal(healer.Disconnected), claimSays("unhealthy", "00:03:00", "00:00:00")},
+	}},
+	"since is kept across processes": {
+		earlier: oldHealth("healthy", "1999-12-31T10:00:00Z"),
+		steps: []healthStep{
+			{0, healthy(), keptHealth},
+		},
+	},
+	"what is not due is left alone": {
+		earlier: oldHealth("healthy", "1999-12-31T23:59:00Z"),
+		steps: []healthStep{
+			{0, healthy(), oldHealth("healthy", "1999-12-31T23:59:00Z")},
+			{time.Minute, abnormal(healer.Disconnected), claimSays("unhealthy", "00:01:00", "00:01:00")},
+		},
+	},
+	"another state since then": {
+		earlier: oldHealth("unhealthy", "1999-12-31T23:59:00Z"),
+		steps: []healthStep{
+			{0, healthy(), claimSays("healthy", "00:00:00", "00:00:00")},
+		},
+	},
+	"written by a clock that is ahead": {
+		earlier: oldHealth("healthy", "2001-01-01T00:00:00Z"),
+		steps: []healthStep{
+			{0, healthy(), keptHealth},
+		},
+	},
+	"no JSON": {
+		earlier: `yes`,
+		steps: []healthStep{
+			{0, healthy(), claimSays("healthy", "00:00:00", "00:00:00")},
+		},
+	},
+}
+
 func TestHealthOfAClaim(t *testing.T) {
-	type step struct {
-		after  time.Duration // to the report
-		report healer.Report
-		want   string
-	}
-	at := func(state, checked, since string) string {
-		return `{"state":"` + state + `","lastChecked":"2000-01-01T` + checked + `Z","since":"2000-01-01T` + since + `Z","node":"node-1"}`
-	}
-	evictable := func(checked, reason string) string {
-		return strings.TrimSuffix(at("unhealthy", checked, "00:00:00"), "}") + `,"evictable":["` + reason + `"]}`
-	}
-	tests := map[string]struct {
-		earlier string // what another process wrote
-		steps   []step
-	}{
-		"changes are written at once": {"", []step{
-			{time.Minute, healthy(), at("healthy", "00:01:00", "00:01:00")},
-			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:02:00", "00:02:00")},
-			{time.Minute, healed(), at("healthy", "00:03:00", "00:03:00")},
-		}},
-		"what was not judged is not healthy, and no reason to evict": {"", []step{
-			{0, abnormal(healer.IOError), evictable("00:00:00", "IOError")},
-			{time.Minute, inPart(healed()), at("unhealthy", "00:00:00", "00:00:00")},
-			{time.Minute, healthy(), at("healthy", "00:02:00", "00:02:00")},
-		}},
-		"what was never judged": {"", []step{
-			{0, inPart(healed()), ""},
-			{time.Minute, healthy(), at("healthy", "00:01:00", "00:01:00")},
-		}},
-		"the same is written when it is due": {"", []step{
-			{0, abnormal(healer.Disconnected), at("unhealthy", "00:00:00", "00:00:00")},
-			{36 * time.Minute, checked(abnormal(healer.NotMounted)), at("unhealthy", "00:00:00", "00:00:00")},
-			{36 * time.Minute, abnormal(healer.Disconnected), at("unhealthy", "01:12:00", "00:00:00")},
-			{36 * time.Minute, abnormal(healer.Disconnected), at("unhealthy", "01:12:00", "00:00:00")},
-		}},
-		"what pods may be evicted for is written at once": {"", []step{
-			{0, abnormal(healer.Disconnected), at("unhealthy", "00:00:00", "00:00:00")},
-			{time.Minute, abnormal(healer.FilesystemShutdown), evictable("00:01:00", "FilesystemShutdown")},
-			{time.Minute, abnormal(healer.FilesystemShutdown), evictable("00:01:00", "FilesystemShutdown")},
-			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:03:00", "00:00:00")},
-		}},
-		"since is kept across processes": {`{"state":"healthy","lastChecked":"1999-12-31T10:00:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
-			{0, healthy(), `{"state":"healthy","lastChecked":"2000-01-01T00:00:00Z","since":"1999-01-01T00:00:00Z","node":"node-1"}`},
-		}},
-		"what is not due is left alone": {`{"state":"healthy","lastChecked":"1999-12-31T23:59:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
-			{0, healthy(), `{"state":"healthy","lastChecked":"1999-12-31T23:59:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`},
-			{time.Minute, abnormal(healer.Disconnected), at("unhealthy", "00:01:00", "00:01:00")},
-		}},
-		"another state since then": {`{"state":"unhealthy","lastChecked":"1999-12-31T23:59:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
-			{0, healthy(), at("healthy", "00:00:00", "00:00:00")},
-		}},
-		"written by a clock that is ahead": {`{"state":"healthy","lastChecked":"2001-01-01T00:00:00Z","since":"1999-01-01T00:00:00Z","node":"old"}`, []step{
-			{0, healthy(), `{"state":"healthy","lastChecked":"2000-01-01T00:00:00Z","since":"1999-01-01T00:00:00Z","node":"node-1"}`},
-		}},
-		"no JSON": {`yes`, []step{
-			{0, healthy(), at("healthy", "00:00:00", "00:00:00")},
-		}},
-	}
-	for name, tt := range tests {
+	for name, tt := range claimHealth {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api, known := oneVolume(t)

@@ -31,63 +31,71 @@ func asked(pods string, wrong map[string]healer.Reason) healer.Report {
 
 type wrong = map[string]healer.Reason
 
+var checkedInTurn = map[string]struct {
+	reports []healer.Report
+	// gone is a pod that is not here at the last report.
+	gone    string
+	events  string
+	healthy bool
+}{
+	"one of two is healthy": {
+		reports: []healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("a", wrong{"a": healer.NotMounted}), asked("b", nil)},
+		events:  "VolumeAbnormal",
+	},
+	"both are abnormal, and differ": {
+		reports: []healer.Report{
+			asked("a", wrong{"a": healer.NotMounted}), asked("b", wrong{"b": healer.StackedMounts}),
+			asked("a", wrong{"a": healer.NotMounted}), asked("b", wrong{"b": healer.StackedMounts}),
+		},
+		events: "VolumeAbnormal VolumeAbnormal",
+	},
+	"one after the other is healthy": {
+		reports: []healer.Report{
+			asked("a b", wrong{"a": healer.NotMounted, "b": healer.StackedMounts}),
+			asked("a", nil), asked("b", wrong{"b": healer.StackedMounts}), asked("b", nil),
+		},
+		events:  "VolumeAbnormal VolumeHealthy",
+		healthy: true,
+	},
+	"a look at both": {
+		reports: []healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("a b", nil)},
+		events:  "VolumeAbnormal VolumeHealthy",
+		healthy: true,
+	},
+	"its pod is gone": {
+		reports: []healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("b", nil)},
+		gone:    "a",
+		events:  "VolumeAbnormal VolumeHealthy",
+		healthy: true,
+	},
+	"another's pod is gone": {
+		reports: []healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("b", nil)},
+		gone:    "c",
+		events:  "VolumeAbnormal",
+	},
+	"the staged one is seen by all": {
+		reports: []healer.Report{asked("a", wrong{"staging": healer.IOError}), asked("b", nil)},
+		events:  "VolumeAbnormal VolumeHealthy",
+		healthy: true,
+	},
+	"a provider failed": {
+		reports: []healer.Report{of("v", healer.Diagnosis{}, healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "p"}}}), asked("b", nil)},
+		events:  "VolumeAbnormal VolumeHealthy",
+		healthy: true,
+	},
+	"refused, each for its own reason": {
+		reports: []healer.Report{refusedAt("a", "drained"), refusedAt("b", "held"), refusedAt("a", "drained"), refusedAt("b", "held")},
+		events:  "VolumeAbnormal VolumeHealRefused VolumeHealRefused",
+	},
+	"one is healed": {
+		reports: []healer.Report{asked("a b", wrong{"a": healer.NotMounted, "b": healer.NotMounted}), healedAt("a"), asked("a", nil)},
+		events:  "VolumeAbnormal VolumeHealed",
+	},
+}
+
 // A volume is checked at one mount point and at another in turn.
 func TestMountPointsCheckedInTurn(t *testing.T) {
-	tests := map[string]struct {
-		reports []healer.Report
-		// gone is a pod that is not here at the last report.
-		gone    string
-		events  string
-		healthy bool
-	}{
-		"one of two is healthy": {
-			[]healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("a", wrong{"a": healer.NotMounted}), asked("b", nil)},
-			"", "VolumeAbnormal", false,
-		},
-		"both are abnormal, and differ": {
-			[]healer.Report{
-				asked("a", wrong{"a": healer.NotMounted}), asked("b", wrong{"b": healer.StackedMounts}),
-				asked("a", wrong{"a": healer.NotMounted}), asked("b", wrong{"b": healer.StackedMounts}),
-			},
-			"", "VolumeAbnormal VolumeAbnormal", false,
-		},
-		"one after the other is healthy": {
-			[]healer.Report{
-				asked("a b", wrong{"a": healer.NotMounted, "b": healer.StackedMounts}),
-				asked("a", nil), asked("b", wrong{"b": healer.StackedMounts}), asked("b", nil),
-			},
-			"", "VolumeAbnormal VolumeHealthy", true,
-		},
-		"a look at both": {
-			[]healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("a b", nil)},
-			"", "VolumeAbnormal VolumeHealthy", true,
-		},
-		"its pod is gone": {
-			[]healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("b", nil)},
-			"a", "VolumeAbnormal VolumeHealthy", true,
-		},
-		"another's pod is gone": {
-			[]healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("b", nil)},
-			"c", "VolumeAbnormal", false,
-		},
-		"the staged one is seen by all": {
-			[]healer.Report{asked("a", wrong{"staging": healer.IOError}), asked("b", nil)},
-			"", "VolumeAbnormal VolumeHealthy", true,
-		},
-		"a provider failed": {
-			[]healer.Report{of("v", healer.Diagnosis{}, healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "p"}}}), asked("b", nil)},
-			"", "VolumeAbnormal VolumeHealthy", true,
-		},
-		"refused, each for its own reason": {
-			[]healer.Report{refusedAt("a", "drained"), refusedAt("b", "held"), refusedAt("a", "drained"), refusedAt("b", "held")},
-			"", "VolumeAbnormal VolumeHealRefused VolumeHealRefused", false,
-		},
-		"one is healed": {
-			[]healer.Report{asked("a b", wrong{"a": healer.NotMounted, "b": healer.NotMounted}), healedAt("a"), asked("a", nil)},
-			"", "VolumeAbnormal VolumeHealed", false,
-		},
-	}
-	for name, tt := range tests {
+	for name, tt := range checkedInTurn {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api, known := oneVolume(t)

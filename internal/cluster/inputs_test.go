@@ -14,8 +14,18 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
-// A PersistentVolume and its Secret are read once a minute, and told apart from what they were.
-func TestInputs(t *testing.T) {
+// inputsCase is a volume that a driver stages with a Secret.
+type inputsCase struct {
+	t          *testing.T
+	api        *kubetest.API
+	c          *Cluster
+	pv         *corev1.PersistentVolume
+	secret     *corev1.Secret
+	volume     healer.Case
+	mountPoint healer.MountPoint
+}
+
+func withInputs(t *testing.T, run func(t *testing.T, i inputsCase)) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		d := newDisk(api)
@@ -26,55 +36,72 @@ func TestInputs(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		_, step := (&thisHost{t: t}).at(stagedMountPoint, false)
-		of := healer.Case{Volume: healer.Volume{ID: kubetest.Handle}, Driver: kubetest.DriverName, MountPoints: []healer.MountPoint{step.MountPoint}}
-		ask := func() healer.StageInputs {
-			t.Helper()
-			in, err := c.Inputs(t.Context(), of)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return in
-		}
-		first := ask()
-		if ask() != first || first.Version == "" || api.Count("get secrets") != 1 {
-			t.Errorf("%+v after %d reads", first, api.Count("get secrets"))
-		}
-		at := metav1.Now()
-		wrote := func(fields string) []metav1.ManagedFieldsEntry {
-			return []metav1.ManagedFieldsEntry{{Time: &at, FieldsV1: metav1.NewFieldsV1(fields)}}
+		run(t, inputsCase{
+			t: t, api: api, c: c, pv: d.pv, secret: secret, mountPoint: step.MountPoint,
+			volume: healer.Case{Volume: healer.Volume{ID: kubetest.Handle}, Driver: kubetest.DriverName, MountPoints: []healer.MountPoint{step.MountPoint}},
+		})
+	})
+}
+
+func (i inputsCase) ask() healer.StageInputs {
+	i.t.Helper()
+	in, err := i.c.Inputs(i.t.Context(), i.volume)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return in
+}
+
+// wrote is what the API keeps of who wrote which fields now.
+func wrote(fields string) []metav1.ManagedFieldsEntry {
+	now := metav1.Now()
+	return []metav1.ManagedFieldsEntry{{Time: &now, FieldsV1: metav1.NewFieldsV1(fields)}}
+}
+
+// A PersistentVolume and its Secret are read once a minute, and told apart from what they were.
+func TestInputs(t *testing.T) {
+	withInputs(t, func(t *testing.T, i inputsCase) {
+		first := i.ask()
+		if i.ask() != first || first.Version == "" || i.api.Count("get secrets") != 1 {
+			t.Errorf("%+v after %d reads", first, i.api.Count("get secrets"))
 		}
 		annotates := wrote(`{"f:metadata":{"f:annotations":{}}}`)
-		secret.Annotations, secret.ManagedFields = map[string]string{"at": "now"}, annotates
-		d.pv.Annotations, d.pv.ManagedFields = map[string]string{"at": "now"}, annotates
-		api.Put(secret, d.pv)
+		i.secret.Annotations, i.secret.ManagedFields = map[string]string{"at": "now"}, annotates
+		i.pv.Annotations, i.pv.ManagedFields = map[string]string{"at": "now"}, annotates
+		i.api.Put(i.secret, i.pv)
 		time.Sleep(inputsTTL + time.Second)
-		if got := ask(); got != first || api.Count("get secrets") != 2 {
+		if got := i.ask(); got != first || i.api.Count("get secrets") != 2 {
 			t.Errorf("an annotation is a change: %+v, not %+v", got, first)
 		}
-		at = metav1.Now()
-		secret.Data, secret.ManagedFields = map[string][]byte{"key": []byte("new")}, wrote(`{"f:data":{"f:key":{}}}`)
-		api.Put(secret)
-		if got := ask(); got != first {
+		at := metav1.Now()
+		i.secret.Data, i.secret.ManagedFields = map[string][]byte{"key": []byte("new")}, wrote(`{"f:data":{"f:key":{}}}`)
+		i.api.Put(i.secret)
+		if got := i.ask(); got != first {
 			t.Errorf("it is read within a minute: %+v", got)
 		}
 		time.Sleep(inputsTTL + time.Second)
-		changed := ask()
-		if changed.Version == first.Version || !changed.Written.Equal(at.Truncate(time.Second)) || api.Count("get secrets") != 3 {
+		changed := i.ask()
+		if changed.Version == first.Version || !changed.Written.Equal(at.Truncate(time.Second)) || i.api.Count("get secrets") != 3 {
 			t.Errorf("%+v is as %+v", changed, first)
 		}
-		r, err := c.Request(t.Context(), of, step.MountPoint)
+		r, err := i.c.Request(t.Context(), i.volume, i.mountPoint)
 		if err != nil || r.Inputs != changed {
 			t.Errorf("a driver is called with %+v: %v", r.Inputs, err)
 		}
+	})
+}
 
-		api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", nil), "get", "secrets")
-		r, err = c.Request(t.Context(), of, step.MountPoint)
-		if err == nil || r.Inputs.Version == "" || r.Inputs.Version == changed.Version || len(r.Secrets) > 0 {
+func TestInputsThatCannotBeRead(t *testing.T) {
+	withInputs(t, func(t *testing.T, i inputsCase) {
+		before := i.ask()
+		i.api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", nil), "get", "secrets")
+		r, err := i.c.Request(t.Context(), i.volume, i.mountPoint)
+		if err == nil || r.Inputs.Version == "" || r.Inputs.Version == before.Version || len(r.Secrets) > 0 {
 			t.Errorf("without a right: %+v, %v", r.Inputs, err)
 		}
-		api.Break(kubetest.ErrRefused)
+		i.api.Break(kubetest.ErrRefused)
 		time.Sleep(inputsTTL + time.Second)
-		if in, _ := c.Inputs(t.Context(), of); in.Version != "" {
+		if in, _ := i.c.Inputs(t.Context(), i.volume); in.Version != "" {
 			t.Errorf("the API is away: %+v", in)
 		}
 	})

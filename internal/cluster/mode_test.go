@@ -91,95 +91,132 @@ func TestStrictestModeCounts(t *testing.T) {
 	}
 }
 
+// A modeCase is what the API holds, and the mode of a mount point of the volume.
+type modeCase struct {
+	objects []kubetest.Object
+	of      volumeName
+	pod     types.UID
+	want    mode
+}
+
+var (
+	// publishedVolume is what a target of kubelet's names, stagedVolume what a staging path does.
+	publishedVolume = volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-1"}
+	stagedVolume    = volumeName{handle: kubetest.Handle}
+)
+
 // TestModeAtAMountPoint: which objects count at which mount point, and for which name.
 func TestModeAtAMountPoint(t *testing.T) {
-	var (
-		published = volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-1"}
-		staged    = volumeName{handle: kubetest.Handle}
-	)
+	pv, claim := kubetest.Volume("pv-1")
+	_, theirClaim := kubetest.Volume("pv-2")
+	later := claim.DeepCopy()
+	later.UID = "uid-of-a-later-claim"
+	app := kubetest.Pod("app", claim)
+	other := says(kubetest.Pod("other", claim), "off")
+
+	for name, tc := range map[string]modeCase{
+		"a pod's heal overrules nothing": {
+			objects: []kubetest.Object{says(kubetest.Node(), "check"), says(pv.DeepCopy(), "off"), says(claim.DeepCopy(), "heal"), says(app.DeepCopy(), "heal")},
+			of:      publishedVolume, pod: app.UID, want: modeOff,
+		},
+		"no mode is set": {
+			objects: []kubetest.Object{pv, claim, app},
+			of:      publishedVolume, pod: app.UID, want: modeHeal,
+		},
+		"nothing is known": {of: publishedVolume, pod: app.UID, want: modeHeal},
+		"the node, of what it has": {
+			objects: []kubetest.Object{says(kubetest.Node(), "off")},
+			of:      publishedVolume, pod: app.UID, want: modeOff,
+		},
+		"another node's mode": {
+			objects: []kubetest.Object{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")},
+			of:      publishedVolume, want: modeHeal,
+		},
+		"another pod's mode": {
+			objects: []kubetest.Object{pv, claim, app, other},
+			of:      publishedVolume, pod: app.UID, want: modeHeal,
+		},
+		"of a staging mount point, any pod's mode": {
+			objects: []kubetest.Object{pv, claim, app, other},
+			of:      stagedVolume, want: modeOff,
+		},
+		"of a staging mount point, a pod's heal": {
+			objects: []kubetest.Object{pv, says(claim.DeepCopy(), "check"), says(app.DeepCopy(), "heal")},
+			of:      stagedVolume, want: modeCheck,
+		},
+		"a pod that uses another claim": {
+			objects: []kubetest.Object{pv, claim, says(kubetest.Pod("other", theirClaim), "off")},
+			of:      stagedVolume, want: modeHeal,
+		},
+		"a later claim of that name": {objects: []kubetest.Object{pv, says(later, "off")}, of: publishedVolume, want: modeHeal},
+	} {
+		t.Run(name, func(t *testing.T) { tc.run(t, claim, theirClaim) })
+	}
+}
+
+func TestModeOfAVolumeTakenForAnother(t *testing.T) {
 	pv, claim := kubetest.Volume("pv-1")
 	theirs, theirClaim := kubetest.Volume("pv-2")
 	theirs.Spec.CSI.Driver = "another.csi.example.com" // with the same handle
 	inTree, inTreeClaim := kubetest.Volume("pv-3")
 	inTree.Spec.CSI = nil
-	later := claim.DeepCopy()
-	later.UID = "uid-of-a-later-claim"
 	inline := kubetest.Pod("inline", claim)
 	inline.Spec.Volumes = []corev1.Volume{{Name: "pv-1", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: kubetest.DriverName}}}}
 
-	for name, tc := range map[string]struct {
-		objects []kubetest.Object
-		of      volumeName
-		pod     types.UID
-		want    mode
-	}{
-		"a pod's heal overrules nothing": {
-			[]kubetest.Object{says(kubetest.Node(), "check"), says(pv.DeepCopy(), "off"), says(claim.DeepCopy(), "heal"), says(kubetest.Pod("app", claim), "heal")},
-			published, "uid-of-app", modeOff,
-		},
-		"no mode is set":                           {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim)}, published, "uid-of-app", modeHeal},
-		"nothing is known":                         {nil, published, "uid-of-app", modeHeal},
-		"the node, of what it has":                 {[]kubetest.Object{says(kubetest.Node(), "off")}, published, "uid-of-app", modeOff},
-		"another node's mode":                      {[]kubetest.Object{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")}, published, "", modeHeal},
-		"another pod's mode":                       {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim), says(kubetest.Pod("other", claim), "off")}, published, "uid-of-app", modeHeal},
-		"of a staging mount point, any pod's mode": {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim), says(kubetest.Pod("other", claim), "off")}, staged, "", modeOff},
-		"of a staging mount point, a pod's heal": {
-			[]kubetest.Object{pv, says(claim.DeepCopy(), "check"), says(kubetest.Pod("app", claim), "heal")},
-			staged, "", modeCheck,
-		},
-		"a pod that uses another claim": {[]kubetest.Object{pv, claim, says(kubetest.Pod("other", theirClaim), "off")}, staged, "", modeHeal},
-		"a later claim of that name":    {[]kubetest.Object{pv, says(later, "off")}, published, "", modeHeal},
+	for name, tc := range map[string]modeCase{
 		"a handle that two drivers share": {
-			[]kubetest.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
-			volumeName{driver: kubetest.DriverName, handle: kubetest.Handle},
-			"", modeHeal,
+			objects: []kubetest.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
+			of:      volumeName{driver: kubetest.DriverName, handle: kubetest.Handle}, want: modeHeal,
 		},
 		"a handle that two drivers share, before it is known whose": {
-			[]kubetest.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
-			staged, "", modeOff,
+			objects: []kubetest.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
+			of:      stagedVolume, want: modeOff,
 		},
 		"a caller takes it for another volume": {
-			[]kubetest.Object{says(pv.DeepCopy(), "off"), claim},
-			volumeName{handle: "another", directory: "pv-1"},
-			"uid-of-app", modeOff,
+			objects: []kubetest.Object{says(pv.DeepCopy(), "off"), claim},
+			of:      volumeName{handle: "another", directory: "pv-1"}, pod: "uid-of-app", want: modeOff,
 		},
 		"an in-tree volume, served by a CSI driver": {
-			[]kubetest.Object{inTree, says(inTreeClaim, "check")},
-			volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-3"},
-			"uid-of-app", modeCheck,
+			objects: []kubetest.Object{inTree, says(inTreeClaim, "check")},
+			of:      volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-3"}, pod: "uid-of-app", want: modeCheck,
 		},
-		"an inline volume, its pod's mode": {[]kubetest.Object{says(inline.DeepCopy(), "off")}, published, "uid-of-inline", modeOff},
+		"an inline volume, its pod's mode": {
+			objects: []kubetest.Object{says(inline.DeepCopy(), "off")},
+			of:      publishedVolume, pod: inline.UID, want: modeOff,
+		},
 		"an inline volume named like another's": {
-			[]kubetest.Object{says(kubetest.Node(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
-			volumeName{driver: kubetest.DriverName, handle: "csi-1", directory: "pv-2"},
-			"uid-of-inline", modeOff,
+			objects: []kubetest.Object{says(kubetest.Node(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
+			of:      volumeName{driver: kubetest.DriverName, handle: "csi-1", directory: "pv-2"}, pod: inline.UID, want: modeOff,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := kubetest.NewAPI()
-				// Each claim has a pod that uses it: others belong to other nodes.
-				user := kubetest.Pod("user", claim)
-				user.Spec.Volumes = nil
-				for _, of := range []*corev1.PersistentVolumeClaim{claim, theirClaim} {
-					user.Spec.Volumes = append(user.Spec.Volumes, kubetest.Pod("", of).Spec.Volumes...)
-				}
-				api.Put(kubetest.Node(), user)
-				for _, o := range tc.objects {
-					api.Put(o)
-				}
-				c, end := following(t, api)
-				defer end()
-				if got := c.mode(c.recall(t.Context(), tc.of, string(tc.pod))); got.mode != tc.want {
-					t.Errorf("for a look: %+v, want %s", got, tc.want)
-				}
-				w, err := c.ask(t.Context(), tc.of, string(tc.pod), false)
-				if got := c.mode(w); got.mode != tc.want || err != nil {
-					t.Errorf("for a step: %+v, %v, want %s", got, err, tc.want)
-				}
-			})
-		})
+		t.Run(name, func(t *testing.T) { tc.run(t, claim, theirClaim) })
 	}
+}
+
+// run expects the mode, for a look and for a step. A pod uses each of the claims: others belong
+// to other nodes.
+func (tc modeCase) run(t *testing.T, claims ...*corev1.PersistentVolumeClaim) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		user := kubetest.Pod("user", claims[0])
+		user.Spec.Volumes = nil
+		for _, of := range claims {
+			user.Spec.Volumes = append(user.Spec.Volumes, kubetest.Pod("", of).Spec.Volumes...)
+		}
+		api.Put(kubetest.Node(), user)
+		for _, o := range tc.objects {
+			api.Put(o)
+		}
+		c, end := following(t, api)
+		defer end()
+		if got := c.mode(c.recall(t.Context(), tc.of, string(tc.pod))); got.mode != tc.want {
+			t.Errorf("for a look: %+v, want %s", got, tc.want)
+		}
+		w, err := c.ask(t.Context(), tc.of, string(tc.pod), false)
+		if got := c.mode(w); got.mode != tc.want || err != nil {
+			t.Errorf("for a step: %+v, %v, want %s", got, err, tc.want)
+		}
+	})
 }
 
 // TestKillSwitchThatTheInformerMissed: the settings are read before a step, and again

@@ -46,28 +46,42 @@ func TestClusterNeedsEveryAnswer(t *testing.T) {
 	}
 }
 
+var outageCases = map[string]struct {
+	// before happens before the outage, late is missed by the informers.
+	before func(*disk)
+	late   func(*disk)
+	// known is true when a step has asked before.
+	known bool
+	want  string
+}{
+	"all is known":          {known: true},
+	"nothing was ever read": {want: "what the cluster wants is not known"},
+	"the claim may be checked": {
+		before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.Put(d.claim) },
+		known:  true,
+		want:   "mode check by PersistentVolumeClaim",
+	},
+	"the cluster is off": {
+		before: func(d *disk) { d.settings(clustersettings.Mode, "off") },
+		known:  true,
+		want:   "mode off",
+	},
+	"only a step read the last mode": {
+		late: func(d *disk) {
+			d.api.Put(says(d.pod, "check"))
+		},
+		known: true,
+		want:  "mode check by Pod",
+	},
+	"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
+	"the node is drained":  {before: (*disk).drain, known: true, want: "drained"},
+}
+
 // TestContainerDuringAnOutage: a running container proves that the mount point is wanted,
 // if what the API last said does not forbid it. The strictest mode counts, and what was
 // never read is unknown.
 func TestContainerDuringAnOutage(t *testing.T) {
-	for name, tc := range map[string]struct {
-		// before happens before the outage, late is missed by the informers.
-		before func(*disk)
-		late   func(*disk)
-		// known is true when a step has asked before.
-		known bool
-		want  string
-	}{
-		"all is known":             {known: true},
-		"nothing was ever read":    {want: "what the cluster wants is not known"},
-		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.Put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
-		"the cluster is off":       {before: func(d *disk) { d.settings(clustersettings.Mode, "off") }, known: true, want: "mode off"},
-		"only a step read the last mode": {late: func(d *disk) {
-			d.api.Put(says(d.pod, "check"))
-		}, known: true, want: "mode check by Pod"},
-		"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
-		"the node is drained":  {before: (*disk).drain, known: true, want: "drained"},
-	} {
+	for name, tc := range outageCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()

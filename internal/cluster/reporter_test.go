@@ -158,114 +158,112 @@ func (a *memoryAPI) said(object string) []string {
 	return all
 }
 
+var eventCases = map[string]struct {
+	reports []healer.Report
+	want    []string
+}{
+	"healthy at first": {reports: []healer.Report{healthy(), healthy()}},
+	"abnormal, however often": {
+		reports: []healer.Report{healthy(), abnormal(healer.Disconnected), abnormal(healer.Disconnected), checked(abnormal(healer.Disconnected))},
+		want:    []string{"VolumeAbnormal x1: text 1"},
+	},
+	"other reasons": {
+		reports: []healer.Report{
+			abnormal(healer.Disconnected, healer.NotMounted), abnormal(healer.NotMounted, healer.Disconnected),
+			abnormal(healer.Disconnected, healer.Disconnected),
+		},
+		want: []string{"VolumeAbnormal x1: text 0", "VolumeAbnormal x1: text 2"},
+	},
+	"healed in one call": {
+		reports: []healer.Report{healthy(), healed(), healthy()},
+		want:    []string{"VolumeHealed x1: text 1"},
+	},
+	"healed later": {
+		reports: []healer.Report{abnormal(healer.Disconnected), healed()},
+		want:    []string{"VolumeAbnormal x1: text 0", "VolumeHealed x1: text 1"},
+	},
+	"healed, as far as it could be judged": {
+		reports: []healer.Report{abnormal(healer.Disconnected), inPart(healed()), inPart(healthy()), abnormal(healer.Disconnected)},
+		want:    []string{"VolumeAbnormal x1: text 0", "VolumeHealed x1: text 1", "VolumeAbnormal x1: text 3"},
+	},
+	"came back by itself": {
+		reports: []healer.Report{abnormal(healer.NotResponding), healthy(), healthy()},
+		want:    []string{"VolumeAbnormal x1: text 0", "VolumeHealthy x1: text 1"},
+	},
+	"refused": {
+		reports: []healer.Report{refusedFor("pid 1 is in the way"), refusedFor("pid 17 is in the way"), refusedFor("drained")},
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"VolumeHealRefused x1: refused: rebind: pid 1 is in the way",
+			"VolumeHealRefused x1: refused: rebind: drained",
+		},
+	},
+	"refused at no mount point": {
+		reports: []healer.Report{refusedNowhere(), refusedNowhere()},
+		want:    []string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: vendor: drained"},
+	},
+	"refused, with looks in between": {
+		reports: []healer.Report{refusedFor("drained"), checked(refusedFor("a check")), refusedFor("drained")},
+		want:    []string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: rebind: drained"},
+	},
+	"left alone, with calls in between": {
+		reports: []healer.Report{
+			abnormal(healer.Disconnected), left(healer.TerminalError, "another try cannot help"), abnormal(healer.Disconnected),
+			checked(left(healer.TerminalError, "another try cannot help")),
+		},
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"TerminalError x1: text 1. Not tried again: another try cannot help. " + triedAgain,
+		},
+	},
+	"left alone once more, for another reason": {
+		reports: []healer.Report{
+			left(healer.TerminalError, "another try cannot help"), abnormal(healer.Disconnected),
+			left(healer.TerminalError, "another one cannot"),
+		},
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"TerminalError x1: text 0. Not tried again: another try cannot help. " + triedAgain,
+			"TerminalError x1: text 2. Not tried again: another one cannot. " + triedAgain,
+		},
+	},
+	"left alone for what the conditions say": {
+		reports: []healer.Report{left("", "nothing is to be tried")},
+		want:    []string{"VolumeAbnormal x1: text 0"},
+	},
+	"a permission is missing": {
+		reports: []healer.Report{abnormal(healer.Disconnected), without(left(healer.PermissionMissing, "a permission is missing"), "replace at /p: not permitted. Fix: this. Check: that")},
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"PermissionMissing x1: text 1. Not tried again: a permission is missing: replace at /p: not permitted. Fix: this. Check: that. " + triedAgain,
+		},
+	},
+	"a dry run, however often": {
+		reports: []healer.Report{checked(left(healer.DryRun, "nothing is changed")), checked(abnormal(healer.Disconnected)), checked(left(healer.DryRun, "nothing is changed"))},
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"VolumeHealDryRun x1: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
+		},
+	},
+	"a dry run, and well again": {
+		reports: []healer.Report{checked(left(healer.DryRun, "nothing is changed")), healthy(), checked(left(healer.DryRun, "nothing is changed"))},
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"VolumeHealDryRun x2: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
+			"VolumeHealthy x1: text 1", "VolumeAbnormal x1: text 2",
+		},
+	},
+	"refused once more": {
+		reports: []healer.Report{refusedFor("drained"), healthy(), refusedFor("drained")},
+		want: []string{
+			"VolumeAbnormal x1: text 0", "VolumeHealRefused x2: refused: rebind: drained",
+			"VolumeHealthy x1: text 1", "VolumeAbnormal x1: text 2",
+		},
+	},
+}
+
 func TestEvents(t *testing.T) {
-	tests := map[string]struct {
-		reports []healer.Report
-		want    []string
-	}{
-		"healthy at first": {
-			[]healer.Report{healthy(), healthy()},
-			nil,
-		},
-		"abnormal, however often": {
-			[]healer.Report{healthy(), abnormal(healer.Disconnected), abnormal(healer.Disconnected), checked(abnormal(healer.Disconnected))},
-			[]string{"VolumeAbnormal x1: text 1"},
-		},
-		"other reasons": {
-			[]healer.Report{
-				abnormal(healer.Disconnected, healer.NotMounted), abnormal(healer.NotMounted, healer.Disconnected),
-				abnormal(healer.Disconnected, healer.Disconnected),
-			},
-			[]string{"VolumeAbnormal x1: text 0", "VolumeAbnormal x1: text 2"},
-		},
-		"healed in one call": {
-			[]healer.Report{healthy(), healed(), healthy()},
-			[]string{"VolumeHealed x1: text 1"},
-		},
-		"healed later": {
-			[]healer.Report{abnormal(healer.Disconnected), healed()},
-			[]string{"VolumeAbnormal x1: text 0", "VolumeHealed x1: text 1"},
-		},
-		"healed, as far as it could be judged": {
-			[]healer.Report{abnormal(healer.Disconnected), inPart(healed()), inPart(healthy()), abnormal(healer.Disconnected)},
-			[]string{"VolumeAbnormal x1: text 0", "VolumeHealed x1: text 1", "VolumeAbnormal x1: text 3"},
-		},
-		"came back by itself": {
-			[]healer.Report{abnormal(healer.NotResponding), healthy(), healthy()},
-			[]string{"VolumeAbnormal x1: text 0", "VolumeHealthy x1: text 1"},
-		},
-		"refused": {
-			[]healer.Report{refusedFor("pid 1 is in the way"), refusedFor("pid 17 is in the way"), refusedFor("drained")},
-			[]string{
-				"VolumeAbnormal x1: text 0",
-				"VolumeHealRefused x1: refused: rebind: pid 1 is in the way",
-				"VolumeHealRefused x1: refused: rebind: drained",
-			},
-		},
-		"refused at no mount point": { // as a vendor's provider may
-			[]healer.Report{refusedNowhere(), refusedNowhere()},
-			[]string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: vendor: drained"},
-		},
-		"refused, with looks in between": {
-			[]healer.Report{refusedFor("drained"), checked(refusedFor("a check")), refusedFor("drained")},
-			[]string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: rebind: drained"},
-		},
-		"left alone, with calls in between": {
-			[]healer.Report{
-				abnormal(healer.Disconnected), left(healer.TerminalError, "another try cannot help"), abnormal(healer.Disconnected),
-				checked(left(healer.TerminalError, "another try cannot help")),
-			},
-			[]string{
-				"VolumeAbnormal x1: text 0",
-				"TerminalError x1: text 1. Not tried again: another try cannot help. " + triedAgain,
-			},
-		},
-		"left alone once more, for another reason": {
-			[]healer.Report{
-				left(healer.TerminalError, "another try cannot help"), abnormal(healer.Disconnected),
-				left(healer.TerminalError, "another one cannot"),
-			},
-			[]string{
-				"VolumeAbnormal x1: text 0",
-				"TerminalError x1: text 0. Not tried again: another try cannot help. " + triedAgain,
-				"TerminalError x1: text 2. Not tried again: another one cannot. " + triedAgain,
-			},
-		},
-		"left alone for what the conditions say": {
-			[]healer.Report{left("", "nothing is to be tried")},
-			[]string{"VolumeAbnormal x1: text 0"},
-		},
-		"a permission is missing": {
-			[]healer.Report{abnormal(healer.Disconnected), without(left(healer.PermissionMissing, "a permission is missing"), "replace at /p: not permitted. Fix: this. Check: that")},
-			[]string{
-				"VolumeAbnormal x1: text 0",
-				"PermissionMissing x1: text 1. Not tried again: a permission is missing: replace at /p: not permitted. Fix: this. Check: that. " + triedAgain,
-			},
-		},
-		"a dry run, however often": {
-			[]healer.Report{checked(left(healer.DryRun, "nothing is changed")), checked(abnormal(healer.Disconnected)), checked(left(healer.DryRun, "nothing is changed"))},
-			[]string{
-				"VolumeAbnormal x1: text 0",
-				"VolumeHealDryRun x1: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
-			},
-		},
-		"a dry run, and well again": {
-			[]healer.Report{checked(left(healer.DryRun, "nothing is changed")), healthy(), checked(left(healer.DryRun, "nothing is changed"))},
-			[]string{
-				"VolumeAbnormal x1: text 0",
-				"VolumeHealDryRun x2: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
-				"VolumeHealthy x1: text 1", "VolumeAbnormal x1: text 2",
-			},
-		},
-		"refused once more": {
-			[]healer.Report{refusedFor("drained"), healthy(), refusedFor("drained")},
-			[]string{
-				"VolumeAbnormal x1: text 0", "VolumeHealRefused x2: refused: rebind: drained",
-				"VolumeHealthy x1: text 1", "VolumeAbnormal x1: text 2",
-			},
-		},
-	}
-	for name, tt := range tests {
+	for name, tt := range eventCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api, known := oneVolume(t)

@@ -123,8 +123,17 @@ func TestReasonsFor(t *testing.T) {
 	}
 }
 
-// What is left to a driver is left for a time, from when a check first found it until one does not.
-func TestSelfRepairGrace(t *testing.T) {
+// graceCase is a volume whose pod's mount point is gone, with a driver that mounts it itself.
+type graceCase struct {
+	t    *testing.T
+	api  *kubetest.API
+	c    *Cluster
+	d    healer.Diagnosis
+	step healer.Step
+}
+
+// inGrace runs a test of a volume that is left to its driver for a time as the settings say it.
+func inGrace(t *testing.T, grace string, run func(t *testing.T, g graceCase)) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		newDisk(api)
@@ -132,62 +141,86 @@ func TestSelfRepairGrace(t *testing.T) {
 		defer end()
 		node := &thisHost{t: t}
 		d, step := node.at(podMountPoint, false)
-		leave := func(grace string) {
-			api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{
-				clustersettings.SelfRepair: fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted), clustersettings.SelfRepairGrace: grace,
-			}})
-			synctest.Wait()
-		}
-		leave("")
-		found := func(d healer.Diagnosis) {
-			c.Note(healer.Report{Volume: d.Case.Volume, Driver: d.Case.Driver, After: d}, func(healer.Report) string { return "" })
-		}
-		left := func(want bool) {
-			t.Helper()
-			found(d)
-			p, err := c.with(node).Enter(t.Context(), d, step)
-			if (healer.RuleOf(err) == healer.RuleSelfRepair) != want || err != nil && !want {
-				t.Errorf("left: %v", err)
-			}
-			if err == nil {
-				p.Leave(nil)
-			}
-		}
-		left(true)
+		g := graceCase{t: t, api: api, c: c.with(node), d: d, step: step}
+		g.leave(grace)
+		run(t, g)
+	})
+}
+
+func (g graceCase) leave(grace string) {
+	g.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{
+		clustersettings.SelfRepair: fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted), clustersettings.SelfRepairGrace: grace,
+	}})
+	synctest.Wait()
+}
+
+func (g graceCase) found(d healer.Diagnosis) {
+	g.c.Note(healer.Report{Volume: d.Case.Volume, Driver: d.Case.Driver, After: d}, func(healer.Report) string { return "" })
+}
+
+// expectLeft finds the mount point gone once more, and asks whether that is left to the driver.
+func (g graceCase) expectLeft(want bool) {
+	g.t.Helper()
+	g.found(g.d)
+	p, err := g.c.Enter(g.t.Context(), g.d, g.step)
+	if (healer.RuleOf(err) == healer.RuleSelfRepair) != want || err != nil && !want {
+		g.t.Errorf("left: %v", err)
+	}
+	if err == nil {
+		p.Leave(nil)
+	}
+}
+
+// What is left to a driver is left for a time, from when a check first found it until one does not.
+func TestSelfRepairGrace(t *testing.T) {
+	inGrace(t, "", func(_ *testing.T, g graceCase) {
+		g.expectLeft(true)
 		time.Sleep(defaultSelfRepairGrace - time.Second)
-		left(true)
+		g.expectLeft(true)
 		time.Sleep(2 * time.Second)
-		left(false)
-		found(healer.Diagnosis{Case: d.Case}) // it was repaired
-		left(true)
+		g.expectLeft(false)
+
+		g.found(healer.Diagnosis{Case: g.d.Case}) // it was repaired
+		g.expectLeft(true)
+
 		time.Sleep(2 * defaultSelfRepairGrace)
-		unjudged := d.Case
+		unjudged := g.d.Case
 		unjudged.Unjudged = []healer.Unjudged{{MountPoint: healer.MountPoint{Path: "/of/another/pod"}}}
-		found(healer.Diagnosis{Case: unjudged}) // it was repaired, and another mount point is not judged
-		left(true)
+		g.found(healer.Diagnosis{Case: unjudged}) // it was repaired, and another mount point is not judged
+		g.expectLeft(true)
+	})
+}
+
+func TestSelfRepairGraceOfADriverThatCameBack(t *testing.T) {
+	inGrace(t, kubetest.DriverName+": 30s", func(_ *testing.T, g graceCase) {
+		g.expectLeft(true)
 		time.Sleep(time.Minute)
-		leave(kubetest.DriverName + ": 30s")
-		left(false)
+		g.expectLeft(false)
+
 		daemon := aDaemon(hostPaths("/var/lib/kubelet/plugins/" + kubetest.DriverName))
 		daemon.Namespace = metav1.NamespaceSystem
 		ready := daemon.Status.Conditions
 		for _, now := range [][]corev1.PodCondition{ready, nil, ready} {
 			daemon.Status.Conditions = now
-			api.Put(daemon.DeepCopy())
+			g.api.Put(daemon.DeepCopy())
 			synctest.Wait()
 		}
-		left(true) // it came back, and may be at work
+		g.expectLeft(true) // it may be at work
 		time.Sleep(31 * time.Second)
-		left(false)
-		leave(kubetest.DriverName + ": 1h")
-		left(true)
-		time.Sleep(sinceGap + time.Second) // nobody looked: it may have been repaired, and broken again
-		left(true)
+		g.expectLeft(false)
+	})
+}
+
+func TestSelfRepairGraceWhenNobodyLooked(t *testing.T) {
+	inGrace(t, kubetest.DriverName+": 1h", func(t *testing.T, g graceCase) {
+		g.expectLeft(true)
+		time.Sleep(sinceGap + time.Second) // it may have been repaired, and broken again
+		g.expectLeft(true)
 		time.Sleep(sinceGap / 2)
-		left(true)
+		g.expectLeft(true)
 		time.Sleep(sinceGap / 2)
-		left(false)
-		if _, err := c.Order(kubetest.DriverName); err == nil || !strings.Contains(err.Error(), "repairs its volumes itself") {
+		g.expectLeft(false)
+		if _, err := g.c.Order(kubetest.DriverName); err == nil || !strings.Contains(err.Error(), "repairs its volumes itself") {
 			t.Error(err)
 		}
 	})

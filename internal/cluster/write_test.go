@@ -82,87 +82,151 @@ func (c *Cluster) mayWriteNow(t *testing.T, name volumeName) error {
 	return w.mayWrite(t.Context())
 }
 
-func TestWriteToADevice(t *testing.T) {
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no rule"))
-	for name, tc := range map[string]struct {
-		change func(*disk)
-		want   string // why not; empty: it may
-	}{
-		"attached":           {change: func(*disk) {}},
-		"being detached":     {change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) }, want: "is being deleted"},
-		"detached":           {change: func(d *disk) { d.api.Remove(d.attached) }, want: "no VolumeAttachment"},
-		"not yet attached":   {change: func(d *disk) { d.attached.Status.Attached = false; d.api.Put(d.attached) }, want: "is not attached"},
-		"attached anew":      {change: func(d *disk) { d.api.Remove(d.attached); d.attached.UID = "another"; d.api.Put(d.attached) }},
-		"by another driver":  {change: func(d *disk) { d.attached.Spec.Attacher = "x"; d.api.Put(d.attached) }, want: "no VolumeAttachment"},
-		"out of service":     {change: func(d *disk) { d.outOfService() }, want: corev1.TaintNodeOutOfService},
-		"another taint":      {change: func(d *disk) { d.node.Spec.Taints = []corev1.Taint{{Key: "x"}}; d.api.Put(d.node) }},
-		"the node is gone":   {change: func(d *disk) { d.api.Remove(d.node) }, want: "not found"},
-		"the volume is gone": {change: func(d *disk) { d.api.Remove(d.pv) }, want: "0 PersistentVolumes"},
-		"with another handle": {change: func(d *disk) {
+// errNoRule is an answer of RBAC.
+var errNoRule = apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no rule"))
+
+var deviceWrites = map[string]struct {
+	change func(*disk)
+	want   string // why not; empty: it may
+}{
+	"attached": {change: func(*disk) {}},
+	"being detached": {
+		change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) },
+		want:   "is being deleted",
+	},
+	"detached": {change: func(d *disk) { d.api.Remove(d.attached) }, want: "no VolumeAttachment"},
+	"not yet attached": {
+		change: func(d *disk) { d.attached.Status.Attached = false; d.api.Put(d.attached) },
+		want:   "is not attached",
+	},
+	"attached anew": {change: func(d *disk) { d.api.Remove(d.attached); d.attached.UID = "another"; d.api.Put(d.attached) }},
+	"by another driver": {
+		change: func(d *disk) { d.attached.Spec.Attacher = "x"; d.api.Put(d.attached) },
+		want:   "no VolumeAttachment",
+	},
+	"out of service":     {change: func(d *disk) { d.outOfService() }, want: corev1.TaintNodeOutOfService},
+	"another taint":      {change: func(d *disk) { d.node.Spec.Taints = []corev1.Taint{{Key: "x"}}; d.api.Put(d.node) }},
+	"the node is gone":   {change: func(d *disk) { d.api.Remove(d.node) }, want: "not found"},
+	"the volume is gone": {change: func(d *disk) { d.api.Remove(d.pv) }, want: "0 PersistentVolumes"},
+	"with another handle": {
+		change: func(d *disk) {
 			d.pv.Spec.CSI.VolumeHandle = "x"
 			d.api.Put(d.pv)
-		}, want: "0 PersistentVolumes"},
+		},
+		want: "0 PersistentVolumes",
+	},
 
-		"another node too": {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.pv, "node-2")) }, want: "node node-2 has"},
-		"another node too, for one pod": {change: func(d *disk) {
+	"another node too": {
+		change: func(d *disk) { d.api.Put(kubetest.Attachment(d.pv, "node-2")) },
+		want:   "node node-2 has",
+	},
+	"another node too, for one pod": {
+		change: func(d *disk) {
 			d.access(corev1.ReadWriteOncePod)
 			d.api.Put(kubetest.Attachment(d.pv, "node-2"))
-		}, want: "node node-2 has"},
-		"another node too, which reads": {change: func(d *disk) {
+		},
+		want: "node node-2 has",
+	},
+	"another node too, which reads": {
+		change: func(d *disk) {
 			d.access(corev1.ReadOnlyMany)
 			d.api.Put(kubetest.Attachment(d.pv, "node-2"))
-		}, want: "node node-2 has"},
-		"another node too, for many": {change: func(d *disk) {
-			d.access(corev1.ReadWriteMany)
-			d.api.Put(kubetest.Attachment(d.pv, "node-2"))
-		}},
-		"another node is yet to have it": {change: func(d *disk) {
+		},
+		want: "node node-2 has",
+	},
+	"another node too, for many": {change: func(d *disk) {
+		d.access(corev1.ReadWriteMany)
+		d.api.Put(kubetest.Attachment(d.pv, "node-2"))
+	}},
+	"another node is yet to have it": {
+		change: func(d *disk) {
 			a := kubetest.Attachment(d.pv, "node-2")
 			a.Status.Attached = false
 			d.api.Put(a)
-		}, want: "node node-2 has"},
-		"a PV with the same handle at another node": {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), "node-2")) }, want: "node node-2 has"},
-		"a PV with the same handle here too": {change: func(d *disk) {
-			d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), kubetest.NodeName))
-		}},
-		"a PV with the same handle of another driver at another node": {change: func(d *disk) {
-			d.api.Put(kubetest.Attachment(d.sameHandle("x"), "node-2"))
-		}},
-		"a PV with the same handle, and no directory that tells them apart": {change: func(d *disk) {
+		},
+		want: "node node-2 has",
+	},
+	"a PV with the same handle at another node": {
+		change: func(d *disk) { d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), "node-2")) },
+		want:   "node node-2 has",
+	},
+	"a PV with the same handle here too": {change: func(d *disk) {
+		d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), kubetest.NodeName))
+	}},
+	"a PV with the same handle of another driver at another node": {change: func(d *disk) {
+		d.api.Put(kubetest.Attachment(d.sameHandle("x"), "node-2"))
+	}},
+	"a PV with the same handle, and no directory that tells them apart": {
+		change: func(d *disk) {
 			d.sameHandle(kubetest.DriverName)
 			d.name.directory = ""
-		}, want: "2 PersistentVolumes"},
-		"no directory":                              {change: func(d *disk) { d.name.directory = "" }},
-		"inline at another node":                    {change: func(d *disk) { d.inline(kubetest.DriverName, "node-2") }, want: "node node-2 has"},
-		"inline of another driver, at another node": {change: func(d *disk) { d.inline("x", "node-2") }},
+		},
+		want: "2 PersistentVolumes",
+	},
+	"no directory": {change: func(d *disk) { d.name.directory = "" }},
+	"inline at another node": {
+		change: func(d *disk) { d.inline(kubetest.DriverName, "node-2") },
+		want:   "node node-2 has",
+	},
+	"inline of another driver, at another node": {change: func(d *disk) { d.inline("x", "node-2") }},
 
-		"the driver attaches": {change: func(d *disk) { d.driver(true) }},
-		"the driver does not": {change: func(d *disk) { d.driver(false) }, want: "attachRequired: false"},
-		"the driver does not, and may": {change: func(d *disk) {
-			d.driver(false)
-			d.settings(clustersettings.WriteWithoutAttachment, "["+kubetest.DriverName+"]")
-			d.api.Remove(d.attached)
-		}},
-		"the driver does not, and another may": {change: func(d *disk) {
+	"the driver attaches": {change: func(d *disk) { d.driver(true) }},
+	"the driver does not": {change: func(d *disk) { d.driver(false) }, want: "attachRequired: false"},
+	"the driver does not, and may": {change: func(d *disk) {
+		d.driver(false)
+		d.settings(clustersettings.WriteWithoutAttachment, "["+kubetest.DriverName+"]")
+		d.api.Remove(d.attached)
+	}},
+	"the driver does not, and another may": {
+		change: func(d *disk) {
 			d.driver(false)
 			d.settings(clustersettings.WriteWithoutAttachment, "[x]")
-		}, want: "attachRequired: false"},
-		"the driver does not, and may, at a node out of service": {change: func(d *disk) {
+		},
+		want: "attachRequired: false",
+	},
+	"the driver does not, and may, at a node out of service": {
+		change: func(d *disk) {
 			d.driver(false)
 			d.settings(clustersettings.WriteWithoutAttachment, "["+kubetest.DriverName+"]")
 			d.outOfService()
-		}, want: corev1.TaintNodeOutOfService},
+		},
+		want: corev1.TaintNodeOutOfService,
+	},
 
-		"nobody listens":                       {change: func(d *disk) { d.api.BreakFor(kubetest.ErrRefused, "get", "nodes") }, want: "connection refused"},
-		"of the volumes there is no answer":    {change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "list", "persistentvolumes") }, want: "deadline"},
-		"nobody answers":                       {change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "nodes") }, want: "deadline"},
-		"of its driver there is no answer":     {change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "csidrivers") }, want: "deadline"},
-		"of its attachment there is no answer": {change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "list", "volumeattachments") }, want: "deadline"},
-		"of its driver nothing may be read":    {change: func(d *disk) { d.api.BreakFor(forbidden, "get", "csidrivers") }, want: "no rule"},
-		"of its attachment nothing may be read": {change: func(d *disk) {
-			d.api.BreakFor(forbidden, "list", "volumeattachments")
-		}, want: "no rule"},
-	} {
+	"nobody listens": {
+		change: func(d *disk) { d.api.BreakFor(kubetest.ErrRefused, "get", "nodes") },
+		want:   "connection refused",
+	},
+	"of the volumes there is no answer": {
+		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "list", "persistentvolumes") },
+		want:   "deadline",
+	},
+	"nobody answers": {
+		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "nodes") },
+		want:   "deadline",
+	},
+	"of its driver there is no answer": {
+		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "csidrivers") },
+		want:   "deadline",
+	},
+	"of its attachment there is no answer": {
+		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "list", "volumeattachments") },
+		want:   "deadline",
+	},
+	"of its driver nothing may be read": {
+		change: func(d *disk) { d.api.BreakFor(errNoRule, "get", "csidrivers") },
+		want:   "no rule",
+	},
+	"of its attachment nothing may be read": {
+		change: func(d *disk) {
+			d.api.BreakFor(errNoRule, "list", "volumeattachments")
+		},
+		want: "no rule",
+	},
+}
+
+func TestWriteToADevice(t *testing.T) {
+	for name, tc := range deviceWrites {
 		for lag, lags := range map[string]bool{"": false, ", and the informer lags": true} {
 			t.Run(name+lag, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
