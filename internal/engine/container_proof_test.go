@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
@@ -9,67 +10,101 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// A device number is given out again, so it proves nothing alone.
-func TestProve(t *testing.T) {
-	none := func(*observation) {}
-	for name, tc := range map[string]struct {
-		dev      facts.Dev
-		change   func(*observation)
-		mount    func(*facts.ContainerMount)
-		proof    string // a part of it; else of why not
-		unproven string
-	}{
-		"ours":            {dev: renewed, change: none, proof: "interrupted replacement"},
-		"the host has it": {dev: previously, change: seenOnHost(healer.RoleTarget, podA), proof: "at " + podA},
-		"the host has it beneath": {dev: previously, change: func(o *observation) {
+// onlyPrevious is a record that knows nothing but one superblock, as replaced in a boot.
+func onlyPrevious(dev facts.Dev, boot string, newest uint64) func(*observation) {
+	return func(o *observation) {
+		o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: dev, BootID: boot, Newest: newest}}
+	}
+}
+
+var proofCases = map[string]struct {
+	dev      facts.Dev // of the container's mount; none: previously
+	change   func(*observation)
+	mount    func(*facts.ContainerMount)
+	proof    string // a part of it; else of why not
+	unproven string
+}{
+	"ours":            {dev: renewed, proof: "interrupted replacement"},
+	"the host has it": {change: seenOnHost(healer.RoleTarget, podA), proof: "at " + podA},
+	"the host has it beneath": {
+		change: func(o *observation) {
 			o.c.MountPoints[0].Stack = append(o.c.MountPoints[0].Stack, facts.Mount{Dev: previously})
-		}, proof: "at " + podA},
-		"another container has it": {dev: previously, change: func(o *observation) {
+		},
+		proof: "at " + podA,
+	},
+	"another container has it": {
+		change: func(o *observation) {
 			o.c.MountPoints = append(o.c.MountPoints, containerMountPoint(9, previously, "proven"))
 			o.c.Record.MountPoints = nil
-		}, unproven: "nothing ties"},
-		"recorded, and the host has it for another volume": {dev: previously, change: func(o *observation) {
+		},
+		unproven: "nothing ties",
+	},
+	"recorded, and the host has it for another volume": {
+		change: func(o *observation) {
 			other := facts.Mount{ID: 103, OldID: 103, OldParent: 1, Path: kubelet.Staging(driver, "other"), Root: "/", Dev: previously, FSType: fuseType, Source: fuseSource}
 			o.table = facts.NewTable(append(o.table.Mounts(), other))
-		}, unproven: "which is not this volume's"},
-		"recorded":       {dev: previously, change: none, proof: "it was there when"},
-		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
-		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
-		"never recorded": {dev: previously, change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
-		"of a previous number, and nothing more": {dev: previously, change: func(o *observation) {
+		},
+		unproven: "which is not this volume's",
+	},
+	"recorded":  {proof: "it was there when"},
+	"no record": {change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
+	"another boot": {
+		change:   func(o *observation) { o.c.BootID = "next" },
+		unproven: "not seen healthy in this boot",
+	},
+	"never recorded": {change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
+	"of a previous number, and nothing more": {
+		change: func(o *observation) {
 			seen := []healer.PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: seen}}
-		}, unproven: "nothing ties"},
-		"there before it was replaced": {dev: previously, change: func(o *observation) {
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
-		}, proof: "it was there when"},
-		"mounted after it was replaced": {dev: previously, change: func(o *observation) {
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 699}}
-		}, unproven: "nothing ties"},
-		"there before, without unique ids": {dev: previously, change: func(o *observation) {
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
-		}, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties"},
-		"there before, of another number": {dev: previously, change: func(o *observation) {
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: facts.Dev{Minor: previously.Minor + 1}, BootID: "boot-1", Newest: 700}}
-		}, unproven: "nothing ties"},
-		"recorded, and mounted later":  {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, unproven: "mounted after"},
-		"recorded, as the last of all": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
-		"recorded, without unique ids": {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
-		"recorded, outside of pods":    {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
-		"of another boot, but seen since": {dev: previously, change: func(o *observation) {
+		},
+		unproven: "nothing ties",
+	},
+	"there before it was replaced":  {change: onlyPrevious(previously, "boot-1", 700), proof: "it was there when"},
+	"mounted after it was replaced": {change: onlyPrevious(previously, "boot-1", 699), unproven: "nothing ties"},
+	"there before, without unique ids": {
+		change:   onlyPrevious(previously, "boot-1", 700),
+		mount:    func(m *facts.ContainerMount) { m.Mount.ID = 0 },
+		unproven: "nothing ties",
+	},
+	"there before, of another number": {
+		change:   onlyPrevious(facts.Dev{Minor: previously.Minor + 1}, "boot-1", 700),
+		unproven: "nothing ties",
+	},
+	"recorded, and mounted later": {
+		change:   func(o *observation) { o.c.Record.Newest = 699 },
+		unproven: "mounted after",
+	},
+	"recorded, as the last of all": {
+		change: func(o *observation) { o.c.Record.Newest = 700 },
+		proof:  "it was there when",
+	},
+	"recorded, without unique ids": {
+		mount:    func(m *facts.ContainerMount) { m.Mount.ID = 0 },
+		unproven: "mounted after",
+	},
+	"recorded, outside of pods": {mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
+	"of another boot, but seen since": {
+		change: func(o *observation) {
 			o.c.Record.BootID, o.c.Record.Previous = "boot-0", []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
-		}, proof: "it was there when"},
-		"there before, in another boot": {dev: previously, change: func(o *observation) {
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-0", Newest: 700}}
-		}, unproven: "nothing ties"},
-	} {
+		},
+		proof: "it was there when",
+	},
+	"there before, in another boot": {change: onlyPrevious(previously, "boot-0", 700), unproven: "nothing ties"},
+}
+
+// A device number is given out again, so it proves nothing alone.
+func TestProve(t *testing.T) {
+	for name, tc := range proofCases {
 		own := facts.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
 		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: facts.NewTable([]facts.Mount{own}), c: healer.Case{
 			BootID: "boot-1", MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{own}}},
 			Record: &healer.Record{BootID: "boot-1", Newest: 800, MountPoints: []healer.MountPointRecord{{Path: podA, Dev: previously}}},
 		}}
-		tc.change(o)
-		m := containerMountOf(0, "uid-a", tc.dev)
+		if tc.change != nil {
+			tc.change(o)
+		}
+		m := containerMountOf(0, "uid-a", cmp.Or(tc.dev, previously))
 		if tc.mount != nil {
 			tc.mount(&m)
 		}

@@ -130,91 +130,97 @@ func expectProof(t *testing.T, name string, err error, want string) {
 	}
 }
 
+// deviceless is a superblock on no device.
+var deviceless = facts.Dev{Minor: 60}
+
+// anew mounts what is staged once more.
+func anew(c *healer.Case) { c.MountPoints[0].Stack[0].ID++ }
+
+var identitiesWithoutADevice = map[string]struct {
+	change func(*healer.Case, *facts.Superblock)
+	want   string
+}{
+	"the very mount":               {func(*healer.Case, *facts.Superblock) {}, ""},
+	"no staged mount":              {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints = nil }, "only the staged mount"},
+	"an empty staging mount point": {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
+	"another filesystem":           {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
+	"anew, named by kubelet":       {func(c *healer.Case, _ *facts.Superblock) { anew(c) }, ""},
+	"another boot":                 {func(c *healer.Case, _ *facts.Superblock) { c.BootID = "boot-2" }, ""},
+	"no mount id": {func(c *healer.Case, _ *facts.Superblock) {
+		c.Record.MountPoints[0].MountID = 0
+		c.MountPoints[0].Stack[0].ID = 0
+	}, ""},
+	"anew, another type":     {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
+	"anew, another source":   {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
+	"anew, no vol_data.json": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
+	"anew, its root is stale": {func(c *healer.Case, _ *facts.Superblock) {
+		anew(c)
+		c.MountPoints[0].Own.Errno = syscall.ESTALE
+	}, "its own root is stale"},
+	"anew, another handle": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
+	"anew, another driver": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
+	"anew, tmpfs":          {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
+	"anew, no source":      {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
+	"anew, source none":    {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
+	"anew, FUSE at kubelet's staging path": {func(c *healer.Case, sb *facts.Superblock) {
+		anew(c)
+		source(c, sb, "fuse.x", "")
+		at(c, layout.Staging)
+	}, ""},
+	"anew, FUSE at kubelet's pod path": {func(c *healer.Case, sb *facts.Superblock) {
+		anew(c)
+		source(c, sb, "fuse.x", "fuse.x")
+		at(c, layout.Pod)
+	}, ""},
+	"anew, FUSE at kubelet's path, other": {func(c *healer.Case, sb *facts.Superblock) {
+		anew(c)
+		at(c, layout.Pod)
+		source(c, sb, "fuse.x", "none")
+		sb.Source = ""
+	}, "type or source"},
+	"anew, FUSE at kubelet's path, no file": {func(c *healer.Case, sb *facts.Superblock) {
+		anew(c)
+		at(c, layout.Staging)
+		source(c, sb, "fuse.x", "")
+		c.MountPoints[0].Inspect.VolData = nil
+	}, "no vol_data.json"},
+	"anew, FUSE at a subPath": {func(c *healer.Case, sb *facts.Superblock) {
+		anew(c)
+		source(c, sb, "fuse.x", "")
+		at(c, layout.Subpath)
+	}, "names nothing"},
+	"anew, tmpfs at kubelet's path": {func(c *healer.Case, sb *facts.Superblock) {
+		anew(c)
+		source(c, sb, "tmpfs", "tmpfs")
+		at(c, layout.Staging)
+	}, "names nothing"},
+	"published, nothing staged in the record": {func(c *healer.Case, _ *facts.Superblock) {
+		c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleTarget, healer.RoleTarget
+	}, ""},
+	"published, and staged in the record": {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Role = healer.RoleTarget }, "only the staged mount"},
+	"in a container": {func(c *healer.Case, _ *facts.Superblock) {
+		c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleContainer, healer.RoleContainer
+	}, "only the staged mount"},
+	"staged, not the first mount point": {func(c *healer.Case, _ *facts.Superblock) {
+		c.MountPoints = append([]healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Stack: []facts.Mount{{ID: 9, Dev: deviceless}}}}, c.MountPoints...)
+	}, ""},
+	"anew, source the type": {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
+}
+
 func TestProveIdentityWithoutADevice(t *testing.T) {
-	dev := facts.Dev{Minor: 60}
-	anew := func(c *healer.Case) { c.MountPoints[0].Stack[0].ID++ }
-	for name, tc := range map[string]struct {
-		change func(*healer.Case, *facts.Superblock)
-		want   string
-	}{
-		"the very mount":               {func(*healer.Case, *facts.Superblock) {}, ""},
-		"no staged mount":              {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints = nil }, "only the staged mount"},
-		"an empty staging mount point": {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
-		"another filesystem":           {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
-		"anew, named by kubelet":       {func(c *healer.Case, _ *facts.Superblock) { anew(c) }, ""},
-		"another boot":                 {func(c *healer.Case, _ *facts.Superblock) { c.BootID = "boot-2" }, ""},
-		"no mount id": {func(c *healer.Case, _ *facts.Superblock) {
-			c.Record.MountPoints[0].MountID = 0
-			c.MountPoints[0].Stack[0].ID = 0
-		}, ""},
-		"anew, another type":     {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
-		"anew, another source":   {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
-		"anew, no vol_data.json": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
-		"anew, its root is stale": {func(c *healer.Case, _ *facts.Superblock) {
-			anew(c)
-			c.MountPoints[0].Own.Errno = syscall.ESTALE
-		}, "its own root is stale"},
-		"anew, another handle": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
-		"anew, another driver": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
-		"anew, tmpfs":          {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
-		"anew, no source":      {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
-		"anew, source none":    {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
-		"anew, FUSE at kubelet's staging path": {func(c *healer.Case, sb *facts.Superblock) {
-			anew(c)
-			source(c, sb, "fuse.x", "")
-			at(c, layout.Staging)
-		}, ""},
-		"anew, FUSE at kubelet's pod path": {func(c *healer.Case, sb *facts.Superblock) {
-			anew(c)
-			source(c, sb, "fuse.x", "fuse.x")
-			at(c, layout.Pod)
-		}, ""},
-		"anew, FUSE at kubelet's path, other": {func(c *healer.Case, sb *facts.Superblock) {
-			anew(c)
-			at(c, layout.Pod)
-			source(c, sb, "fuse.x", "none")
-			sb.Source = ""
-		}, "type or source"},
-		"anew, FUSE at kubelet's path, no file": {func(c *healer.Case, sb *facts.Superblock) {
-			anew(c)
-			at(c, layout.Staging)
-			source(c, sb, "fuse.x", "")
-			c.MountPoints[0].Inspect.VolData = nil
-		}, "no vol_data.json"},
-		"anew, FUSE at a subPath": {func(c *healer.Case, sb *facts.Superblock) {
-			anew(c)
-			source(c, sb, "fuse.x", "")
-			at(c, layout.Subpath)
-		}, "names nothing"},
-		"anew, tmpfs at kubelet's path": {func(c *healer.Case, sb *facts.Superblock) {
-			anew(c)
-			source(c, sb, "tmpfs", "tmpfs")
-			at(c, layout.Staging)
-		}, "names nothing"},
-		"published, nothing staged in the record": {func(c *healer.Case, _ *facts.Superblock) {
-			c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleTarget, healer.RoleTarget
-		}, ""},
-		"published, and staged in the record": {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Role = healer.RoleTarget }, "only the staged mount"},
-		"in a container": {func(c *healer.Case, _ *facts.Superblock) {
-			c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleContainer, healer.RoleContainer
-		}, "only the staged mount"},
-		"staged, not the first mount point": {func(c *healer.Case, _ *facts.Superblock) {
-			c.MountPoints = append([]healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Stack: []facts.Mount{{ID: 9, Dev: dev}}}}, c.MountPoints...)
-		}, ""},
-		"anew, source the type": {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
-	} {
+	for name, tc := range identitiesWithoutADevice {
 		c := healer.Case{
 			Volume: healer.Volume{ID: volID}, Driver: driver, BootID: "boot-1",
-			MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: staging, Stack: []facts.Mount{{ID: 7, Dev: dev}}, Inspect: directory(volID)}},
+			MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: staging, Stack: []facts.Mount{{ID: 7, Dev: deviceless}}, Inspect: directory(volID)}},
 			Record: &healer.Record{
 				BootID: "boot-1", FSType: "nfs4", Source: "srv:/a",
-				MountPoints: []healer.MountPointRecord{{Role: healer.RoleStaging, Path: staging, Dev: dev, MountID: 7}},
+				MountPoints: []healer.MountPointRecord{{Role: healer.RoleStaging, Path: staging, Dev: deviceless, MountID: 7}},
 			},
 		}
-		sb := facts.Superblock{Dev: dev, FSType: "nfs4", Source: "srv:/a"}
+		sb := facts.Superblock{Dev: deviceless, FSType: "nfs4", Source: "srv:/a"}
 		tc.change(&c, &sb)
-		c.Superblocks = map[facts.Dev]facts.Superblock{dev: sb}
-		expectProof(t, name, proveIdentity(c, dev), tc.want)
+		c.Superblocks = map[facts.Dev]facts.Superblock{deviceless: sb}
+		expectProof(t, name, proveIdentity(c, deviceless), tc.want)
 	}
 }
 

@@ -16,54 +16,54 @@ import (
 
 const target = "/var/lib/kubelet/pods/0d1c5a2e-0000-4000-8000-000000000001/volumes/kubernetes.io~csi/pvc-1/mount"
 
+// everything is a CapEff of all capabilities.
+const everything = "000001ffffffffff"
+
+var permissionExplanations = map[string]struct {
+	has  privilege.Privileges
+	err  error
+	says []string
+	not  []string
+}{
+	"capabilities": {
+		has: privilege.Privileges{Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"}, Filtered: true, Label: "docker-default (enforce)", First: true},
+		err: fmt.Errorf("mount point: clone %q: %w", "/staging", syscall.EPERM),
+		says: []string{
+			"rebind is not permitted: this process lacks CAP_SYS_ADMIN, CAP_SYS_PTRACE (CapEff 00000000a80425fb)",
+			"Fix: privileged: true, hostPID: true and Bidirectional", "Check on the node: grep CapEff ", "kubectl get ds",
+		},
+		not: []string{"seccomp", "docker-default"},
+	},
+	"a way through directories": {
+		has:  privilege.Privileges{Effective: "0000000000200000", Missing: []string{"CAP_DAC_READ_SEARCH"}},
+		err:  fmt.Errorf("finalize: resolve: %w", syscall.EACCES),
+		says: []string{"this process lacks CAP_DAC_READ_SEARCH"},
+	},
+	"a user namespace, in which all capabilities are there": {
+		has:  privilege.Privileges{Effective: everything, UserMap: "0 100000 65536"},
+		err:  syscall.EPERM,
+		says: []string{"user namespace", "Fix: no hostUsers: false", "uid_map shows 0 0 4294967295, and not 0 100000 65536"},
+		not:  []string{"lacks"},
+	},
+	"a security module": {
+		has:  privilege.Privileges{Effective: everything, Label: "cri-containerd.apparmor.d (enforce)"},
+		err:  syscall.EACCES,
+		says: []string{"all capabilities, and is confined by cri-containerd.apparmor.d (enforce)", "without appArmorProfile", "dmesg"},
+	},
+	"a filter": {
+		has:  privilege.Privileges{Effective: everything, Filtered: true},
+		err:  syscall.EPERM,
+		says: []string{"seccomp filter", "without seccompProfile", "grep Seccomp: "},
+	},
+	"another process 1": {
+		has:  privilege.Privileges{Effective: everything, First: true},
+		err:  syscall.EACCES,
+		says: []string{"/proc/1 not the node's", "Fix: hostPID: true"},
+	},
+}
+
 func TestExplainPermission(t *testing.T) {
-	const everything = "000001ffffffffff"
-	for name, tc := range map[string]struct {
-		has  privilege.Privileges
-		err  error
-		says []string
-		not  []string
-	}{
-		"capabilities": {
-			privilege.Privileges{Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"}, Filtered: true, Label: "docker-default (enforce)", First: true},
-			fmt.Errorf("mount point: clone %q: %w", "/staging", syscall.EPERM),
-			[]string{
-				"rebind is not permitted: this process lacks CAP_SYS_ADMIN, CAP_SYS_PTRACE (CapEff 00000000a80425fb)",
-				"Fix: privileged: true, hostPID: true and Bidirectional", "Check on the node: grep CapEff ", "kubectl get ds",
-			},
-			[]string{"seccomp", "docker-default"},
-		},
-		"a way through directories": {
-			privilege.Privileges{Effective: "0000000000200000", Missing: []string{"CAP_DAC_READ_SEARCH"}},
-			fmt.Errorf("finalize: resolve: %w", syscall.EACCES),
-			[]string{"this process lacks CAP_DAC_READ_SEARCH"},
-			nil,
-		},
-		"a user namespace, in which all capabilities are there": {
-			privilege.Privileges{Effective: everything, UserMap: "0 100000 65536"},
-			syscall.EPERM,
-			[]string{"user namespace", "Fix: no hostUsers: false", "uid_map shows 0 0 4294967295, and not 0 100000 65536"},
-			[]string{"lacks"},
-		},
-		"a security module": {
-			privilege.Privileges{Effective: everything, Label: "cri-containerd.apparmor.d (enforce)"},
-			syscall.EACCES,
-			[]string{"all capabilities, and is confined by cri-containerd.apparmor.d (enforce)", "without appArmorProfile", "dmesg"},
-			nil,
-		},
-		"a filter": {
-			privilege.Privileges{Effective: everything, Filtered: true},
-			syscall.EPERM,
-			[]string{"seccomp filter", "without seccompProfile", "grep Seccomp: "},
-			nil,
-		},
-		"another process 1": {
-			privilege.Privileges{Effective: everything, First: true},
-			syscall.EACCES,
-			[]string{"/proc/1 not the node's", "Fix: hostPID: true"},
-			nil,
-		},
-	} {
+	for name, tc := range permissionExplanations {
 		t.Run(name, func(t *testing.T) {
 			err := ExplainPermission("rebind", target, tc.err, having(tc.has))
 			text := err.Error()

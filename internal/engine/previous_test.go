@@ -33,84 +33,87 @@ var (
 	disconn  = facts.Superblock{Answer: facts.Answer{Asked: true, Errno: 107}}
 )
 
-func TestPreviousSuperblocks(t *testing.T) {
-	recorded := func(boot string, mountPoints []facts.Dev, previous ...facts.Dev) *healer.Record {
-		r := &healer.Record{BootID: boot}
-		for _, d := range mountPoints {
-			r.MountPoints = append(r.MountPoints, healer.MountPointRecord{Dev: d})
-		}
-		for _, d := range previous {
-			r.Previous = append(r.Previous, healer.PreviousSuperblock{Dev: d, BootID: boot})
-		}
-		return r
+// recordWith is a record of a boot, with mount points and previous superblocks of these devices.
+func recordWith(boot string, mountPoints []facts.Dev, previous ...facts.Dev) *healer.Record {
+	r := &healer.Record{BootID: boot}
+	for _, d := range mountPoints {
+		r.MountPoints = append(r.MountPoints, healer.MountPointRecord{Dev: d})
 	}
-	one, two, three := dev(1), dev(2), dev(3)
-	for name, tc := range map[string]struct {
-		mountPoints []healer.MountPoint
-		sb          map[facts.Dev]facts.Superblock
-		record      *healer.Record
-		want        []facts.Dev
-	}{
-		"healthy": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", one)},
-			sb:          map[facts.Dev]facts.Superblock{one: answered},
-			record:      recorded("b", []facts.Dev{one}),
-		},
-		"a dead mount point": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", two)},
-			sb:          map[facts.Dev]facts.Superblock{one: disconn, two: answered},
-			want:        []facts.Dev{one},
-		},
-		"not asked": {mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one)}, want: []facts.Dev{one}},
-		"silent": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one)},
-			sb:          map[facts.Dev]facts.Superblock{one: {Answer: facts.Answer{Asked: true, TimedOut: true}}},
-			want:        []facts.Dev{one},
-		},
-		"shut down": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one)},
-			sb:          map[facts.Dev]facts.Superblock{one: {Shutdown: true, Answer: facts.Answer{Asked: true}}},
-			want:        []facts.Dev{one},
-		},
-		"beneath the top": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", two, one, three)},
-			sb:          map[facts.Dev]facts.Superblock{two: answered},
-			want:        []facts.Dev{one, three},
-		},
-		"beneath, and works": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", two, one), on(healer.RoleStaging, "/s", one)},
-			sb:          map[facts.Dev]facts.Superblock{one: answered, two: answered},
-		},
-		"recorded": {
-			mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", two)},
-			sb:          map[facts.Dev]facts.Superblock{two: answered},
-			record:      recorded("b", []facts.Dev{one, two}),
-			want:        []facts.Dev{one},
-		},
-		"replaced earlier": {
-			mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", two)},
-			sb:          map[facts.Dev]facts.Superblock{two: answered},
-			record:      recorded("b", nil, three, one),
-			want:        []facts.Dev{one, three},
-		},
-		"recorded in an earlier boot": {
-			mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", two)},
-			sb:          map[facts.Dev]facts.Superblock{two: answered},
-			record:      recorded("a", []facts.Dev{one}, three),
-		},
-		"each once": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleTarget, "/q", one)},
-			sb:          map[facts.Dev]facts.Superblock{one: disconn},
-			record:      recorded("b", []facts.Dev{one}, one),
-			want:        []facts.Dev{one},
-		},
-		"by major, then minor": {
-			mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", facts.Dev{Major: 8, Minor: 1}), on(healer.RoleTarget, "/q", dev(9))},
-			want:        []facts.Dev{dev(9), {Major: 8, Minor: 1}},
-		},
-		"no number": {record: recorded("b", []facts.Dev{{}})},
-		"nothing":   {},
-	} {
+	for _, d := range previous {
+		r.Previous = append(r.Previous, healer.PreviousSuperblock{Dev: d, BootID: boot})
+	}
+	return r
+}
+
+var previousSuperblockCases = map[string]struct {
+	mountPoints []healer.MountPoint
+	sb          map[facts.Dev]facts.Superblock
+	record      *healer.Record
+	want        []facts.Dev
+}{
+	"healthy": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1)), on(healer.RoleStaging, "/s", dev(1))},
+		sb:          map[facts.Dev]facts.Superblock{dev(1): answered},
+		record:      recordWith("b", []facts.Dev{dev(1)}),
+	},
+	"a dead mount point": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1)), on(healer.RoleStaging, "/s", dev(2))},
+		sb:          map[facts.Dev]facts.Superblock{dev(1): disconn, dev(2): answered},
+		want:        []facts.Dev{dev(1)},
+	},
+	"not asked": {mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1))}, want: []facts.Dev{dev(1)}},
+	"silent": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1))},
+		sb:          map[facts.Dev]facts.Superblock{dev(1): {Answer: facts.Answer{Asked: true, TimedOut: true}}},
+		want:        []facts.Dev{dev(1)},
+	},
+	"shut down": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1))},
+		sb:          map[facts.Dev]facts.Superblock{dev(1): {Shutdown: true, Answer: facts.Answer{Asked: true}}},
+		want:        []facts.Dev{dev(1)},
+	},
+	"beneath the top": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(2), dev(1), dev(3))},
+		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		want:        []facts.Dev{dev(1), dev(3)},
+	},
+	"beneath, and works": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(2), dev(1)), on(healer.RoleStaging, "/s", dev(1))},
+		sb:          map[facts.Dev]facts.Superblock{dev(1): answered, dev(2): answered},
+	},
+	"recorded": {
+		mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", dev(2))},
+		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		record:      recordWith("b", []facts.Dev{dev(1), dev(2)}),
+		want:        []facts.Dev{dev(1)},
+	},
+	"replaced earlier": {
+		mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", dev(2))},
+		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		record:      recordWith("b", nil, dev(3), dev(1)),
+		want:        []facts.Dev{dev(1), dev(3)},
+	},
+	"recorded in an earlier boot": {
+		mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", dev(2))},
+		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		record:      recordWith("a", []facts.Dev{dev(1)}, dev(3)),
+	},
+	"each once": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1)), on(healer.RoleTarget, "/q", dev(1))},
+		sb:          map[facts.Dev]facts.Superblock{dev(1): disconn},
+		record:      recordWith("b", []facts.Dev{dev(1)}, dev(1)),
+		want:        []facts.Dev{dev(1)},
+	},
+	"by major, then minor": {
+		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", facts.Dev{Major: 8, Minor: 1}), on(healer.RoleTarget, "/q", dev(9))},
+		want:        []facts.Dev{dev(9), {Major: 8, Minor: 1}},
+	},
+	"no number": {record: recordWith("b", []facts.Dev{{}})},
+	"nothing":   {},
+}
+
+func TestPreviousSuperblocks(t *testing.T) {
+	for name, tc := range previousSuperblockCases {
 		c := healer.Case{BootID: "b", MountPoints: tc.mountPoints, Superblocks: tc.sb, Record: tc.record}
 		if got := previousSuperblocks(c); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -130,75 +133,101 @@ func containerMountPoint(n int, d facts.Dev, proof string) healer.MountPoint {
 	}
 }
 
+// notedMounts are the mounts of containers that a replacement of device 1 notes.
+var notedMounts = []healer.PreviousMount{
+	{ID: 701, Namespace: 5001, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "1"},
+	{ID: 702, Namespace: 5002, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "2"},
+	{Namespace: 5005, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
+}
+
+var (
+	inOneContainer = containerMountPoint(1, dev(1), "proven")
+	// replaced is what a record says of device 1 once it was replaced.
+	replaced = healer.PreviousSuperblock{Dev: dev(1), BootID: "b", Newest: 702, Mounts: notedMounts}
+	// deadNow is the record of a mount point that is dead, and recordedBefore that of when it was healthy.
+	deadNow = healer.MountPointRecord{
+		Role: healer.RoleTarget, Path: podA, Root: "/sub", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 3}, Dev: dev(1), MountID: 7,
+	}
+	recordedBefore = healer.MountPointRecord{Role: healer.RoleTarget, Path: podA, Root: "/"}
+)
+
+var recordedReplacements = map[string]struct {
+	record      *healer.Record
+	change      func(*healer.Step)
+	mountPoints []healer.MountPointRecord
+	previous    []healer.PreviousSuperblock // nil: nothing is written
+}{
+	"a mount point of the record": {
+		record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{recordedBefore}},
+		mountPoints: []healer.MountPointRecord{recordedBefore},
+		previous:    []healer.PreviousSuperblock{replaced},
+	},
+	"a mount point that is not in it": {
+		record:      &healer.Record{BootID: "b"},
+		mountPoints: []healer.MountPointRecord{deadNow},
+		previous:    []healer.PreviousSuperblock{replaced},
+	},
+	"some of it is known": {
+		record: &healer.Record{
+			BootID:      "b",
+			MountPoints: []healer.MountPointRecord{recordedBefore},
+			Previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: notedMounts[:1]}},
+		},
+		mountPoints: []healer.MountPointRecord{recordedBefore},
+		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced},
+	},
+	"all of it is known, but for the time": {
+		record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{recordedBefore}, Previous: []healer.PreviousSuperblock{replaced}},
+		mountPoints: []healer.MountPointRecord{recordedBefore},
+		previous:    []healer.PreviousSuperblock{replaced},
+	},
+	"all of it is known, in a container": {
+		record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{replaced}},
+		change: func(s *healer.Step) { s.MountPoint = inOneContainer },
+	},
+	"no record": {},
+	"another step": {
+		record: &healer.Record{BootID: "b"},
+		change: func(s *healer.Step) { s.Cost = healer.Rebind },
+	},
+	"a mount point that is not proven": {
+		record: &healer.Record{BootID: "b"},
+		change: func(s *healer.Step) { s.MountPoint.Proven = false },
+	},
+	"in a container": {
+		record:   &healer.Record{BootID: "b"},
+		change:   func(s *healer.Step) { s.MountPoint = inOneContainer },
+		previous: []healer.PreviousSuperblock{replaced},
+	},
+	"another boot's are forgotten": {
+		record: &healer.Record{
+			BootID:      "a",
+			MountPoints: []healer.MountPointRecord{recordedBefore},
+			Previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: notedMounts[:1]}, {Dev: dev(9), BootID: "b"}},
+		},
+		mountPoints: []healer.MountPointRecord{recordedBefore},
+		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced},
+	},
+	"nothing is mounted": {
+		record: &healer.Record{BootID: "b"},
+		change: func(s *healer.Step) { s.MountPoint.Stack = nil },
+	},
+}
+
 // After a kill in the middle of a step nothing else would tell what was there.
 func TestWhatIsReplacedIsRecorded(t *testing.T) {
 	dead := on(healer.RoleTarget, podA, dev(1))
 	dead.Stack[0].ID, dead.Stack[0].Root, dead.Stack[0].Attr, dead.Stack[0].Propagation.Shared = 7, "/sub", facts.AttrNoExec, 3
 	step := healer.Step{Name: "replace", Cost: healer.Replace, MountPoint: dead}
 	mountPoints := []healer.MountPoint{
-		dead, containerMountPoint(1, dev(1), "proven"), containerMountPoint(2, dev(1), "proven"), containerMountPoint(3, dev(1), ""), containerMountPoint(4, dev(2), "proven"),
+		dead, inOneContainer, containerMountPoint(2, dev(1), "proven"), containerMountPoint(3, dev(1), ""), containerMountPoint(4, dev(2), "proven"),
 		func() healer.MountPoint {
 			p := containerMountPoint(5, dev(1), "proven")
 			p.InContainer.Mount.ID = 0
 			return p
 		}(),
 	}
-	noted := []healer.PreviousMount{
-		{ID: 701, Namespace: 5001, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "1"},
-		{ID: 702, Namespace: 5002, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "2"},
-		{Namespace: 5005, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
-	}
-	asItWas := healer.MountPointRecord{Role: healer.RoleTarget, Path: podA, Root: "/sub", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
-	before := healer.MountPointRecord{Role: healer.RoleTarget, Path: podA, Root: "/"}
-	for name, tc := range map[string]struct {
-		record      *healer.Record
-		change      func(*healer.Step)
-		mountPoints []healer.MountPointRecord
-		previous    []healer.PreviousSuperblock // nil: nothing is written
-	}{
-		"a mount point of the record": {
-			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}},
-			mountPoints: []healer.MountPointRecord{before},
-			previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
-		},
-		"a mount point that is not in it": {
-			record:      &healer.Record{BootID: "b"},
-			mountPoints: []healer.MountPointRecord{asItWas},
-			previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
-		},
-		"some of it is known": {
-			record: &healer.Record{
-				BootID:      "b",
-				MountPoints: []healer.MountPointRecord{before},
-				Previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}},
-			},
-			mountPoints: []healer.MountPointRecord{before},
-			previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
-		},
-		"all of it is known, but for the time": {
-			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
-			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
-		},
-		"all of it is known, in a container": {
-			record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] },
-		},
-		"no record":                        {},
-		"another step":                     {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.Cost = healer.Rebind }},
-		"a mount point that is not proven": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Proven = false }},
-		"in a container": {
-			record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] }, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
-		},
-		"another boot's are forgotten": {
-			record: &healer.Record{
-				BootID:      "a",
-				MountPoints: []healer.MountPointRecord{before},
-				Previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted[:1]}, {Dev: dev(9), BootID: "b"}},
-			},
-			mountPoints: []healer.MountPointRecord{before},
-			previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
-		},
-		"nothing is mounted": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Stack = nil }},
-	} {
+	for name, tc := range recordedReplacements {
 		b := newFixture(t)
 		s := step
 		if tc.change != nil {

@@ -69,54 +69,83 @@ func hasBlock(b *fixture) {
 	b.unmount(staging)
 }
 
+var writeTries = map[string]struct {
+	when  WriteProbe
+	check bool
+	spoil []func(*fixture)
+	want  []string // where
+	why   string   // why not, if more could be told
+}{
+	"healthy":        {when: WriteOnSuspicion},
+	"healthy, never": {when: WriteNever},
+	"errors":         {when: WriteOnSuspicion, spoil: []func(*fixture){erred}, want: []string{podA}},
+	"errors, never":  {when: WriteNever, spoil: []func(*fixture){erred}},
+	"read-only":      {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: []string{podA}},
+	"read-only by an error": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){superOption("emergency_ro")},
+		want:  []string{podA},
+	},
+	"overlay": {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*facts.Mount) {})}},
+	"overlay over a dead upper": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"shutdown"} })},
+		want:  []string{podA},
+	},
+	"overlay over a read-only upper": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperReadOnly = true })},
+		want:  []string{podA},
+	},
+	"overlay over an upper that turned read-only": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"emergency_ro"} })},
+		want:  []string{podA},
+	},
+
+	// More would not be told.
+	"shut down": {when: WriteOnSuspicion, spoil: []func(*fixture){erred, superOption("shutdown")}},
+	"silent": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, TimedOut: true})},
+	},
+	"failed a read": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, Errno: syscall.EIO})},
+	},
+	"a raw block volume": {when: WriteOnSuspicion, spoil: []func(*fixture){hasBlock, erred}},
+
+	// It may not be written to here.
+	"published read-only": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly, podA)},
+		want:  []string{staging},
+	},
+	"read-only everywhere": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly|facts.AttrNoExec, podA, staging)},
+	},
+	"the mode, errors":  {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
+	"the mode, healthy": {when: WriteOnSuspicion, check: true},
+	"the gate": {
+		when:  WriteOnSuspicion,
+		spoil: []func(*fixture){erred, refuseWrites},
+		why:   "it is not wanted",
+	},
+	"the gate, healthy": {when: WriteOnSuspicion, spoil: []func(*fixture){refuseWrites}},
+	"the gate, and no disk": {
+		when: WriteOnSuspicion,
+		want: []string{podA},
+		spoil: []func(*fixture){refuseWrites, superReadOnly, func(b *fixture) {
+			for _, p := range []string{podA, staging} {
+				b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = facts.Dev{Minor: 60}, "nfs4", "srv:/a" })
+			}
+		}},
+	},
+}
+
 func TestWhenAWriteIsTried(t *testing.T) {
-	published, staged := []string{podA}, []string{staging}
-	for name, tc := range map[string]struct {
-		when  WriteProbe
-		check bool
-		spoil []func(*fixture)
-		want  []string // where
-		why   string   // why not, if more could be told
-	}{
-		"healthy":               {when: WriteOnSuspicion},
-		"healthy, never":        {when: WriteNever},
-		"errors":                {when: WriteOnSuspicion, spoil: []func(*fixture){erred}, want: published},
-		"errors, never":         {when: WriteNever, spoil: []func(*fixture){erred}},
-		"read-only":             {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: published},
-		"read-only by an error": {when: WriteOnSuspicion, spoil: []func(*fixture){superOption("emergency_ro")}, want: published},
-		"overlay":               {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*facts.Mount) {})}},
-		"overlay over a dead upper": {
-			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"shutdown"} })}, want: published,
-		},
-		"overlay over a read-only upper": {
-			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperReadOnly = true })}, want: published,
-		},
-		"overlay over an upper that turned read-only": {
-			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"emergency_ro"} })}, want: published,
-		},
-
-		// More would not be told.
-		"shut down":          {when: WriteOnSuspicion, spoil: []func(*fixture){erred, superOption("shutdown")}},
-		"silent":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, TimedOut: true})}},
-		"failed a read":      {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, Errno: syscall.EIO})}},
-		"a raw block volume": {when: WriteOnSuspicion, spoil: []func(*fixture){hasBlock, erred}},
-
-		// It may not be written to here.
-		"published read-only":  {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly, podA)}, want: staged},
-		"read-only everywhere": {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly|facts.AttrNoExec, podA, staging)}},
-		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
-		"the mode, healthy":    {when: WriteOnSuspicion, check: true},
-		"the gate":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
-		"the gate, healthy":    {when: WriteOnSuspicion, spoil: []func(*fixture){refuseWrites}},
-		"the gate, and no disk": {
-			when: WriteOnSuspicion, want: published,
-			spoil: []func(*fixture){refuseWrites, superReadOnly, func(b *fixture) {
-				for _, p := range []string{podA, staging} {
-					b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = facts.Dev{Minor: 60}, "nfs4", "srv:/a" })
-				}
-			}},
-		},
-	} {
+	for name, tc := range writeTries {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t, func(c *Config) { c.ProbeWrite, c.CheckOnly = tc.when, tc.check })
 			for _, spoil := range tc.spoil {
