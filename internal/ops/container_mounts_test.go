@@ -62,63 +62,89 @@ func (m MountsOf) paths() (all []string) {
 	return slices.Compact(all)
 }
 
-func TestMountsOfAContainer(t *testing.T) {
+// volumeInContainer is a tmpfs, with another one in it, and a container that has both mounted.
+type volumeInContainer struct {
+	volume
+	t         *testing.T
+	container facts.Container
+}
+
+func newVolumeInContainer(t *testing.T) volumeInContainer {
+	t.Helper()
 	v := newVolume(t, "tmpfs")
 	must(t, unix.Mount("named", v.path+"/dir", "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(v.path+"/dir", unix.MNT_DETACH) })
-	pid := holder(t, syscall.CLONE_NEWNS, "none=")
-	of := namespaceRef(t, pid)
-	superblock := MountsQuery{Of: []facts.Container{of}, Wanted: facts.Filter{Superblocks: []facts.Dev{v.number}}, Limit: 8}
-	ask := func(change func(*MountsQuery)) MountsOf {
-		t.Helper()
-		q := superblock
-		q.Of = slices.Clone(q.Of)
-		change(&q)
-		a, err := containerMounts(q)
-		must(t, err)
-		if len(a) != len(q.Of) {
-			t.Fatalf("%+v", a)
-		}
-		return a[0]
+	return volumeInContainer{volume: v, t: t, container: namespaceRef(t, holder(t, syscall.CLONE_NEWNS, "none="))}
+}
+
+// ask asks for the mounts of the volume's superblock, or for what a change of the query says.
+func (v volumeInContainer) ask(change func(*MountsQuery)) MountsOf {
+	v.t.Helper()
+	q := MountsQuery{Of: []facts.Container{v.container}, Wanted: facts.Filter{Superblocks: []facts.Dev{v.number}}, Limit: 8}
+	change(&q)
+	a, err := containerMounts(q)
+	must(v.t, err)
+	if len(a) != len(q.Of) {
+		v.t.Fatalf("%+v", a)
 	}
-	way := func(paths ...string) []string {
-		for p := v.path; p != "/"; p = filepath.Dir(p) {
-			if isMountPoint(t, p) {
-				paths = append(paths, p)
-			}
+	return a[0]
+}
+
+// way returns the mount points on the way to the volume, the volume and these paths.
+func (v volumeInContainer) way(paths ...string) []string {
+	for p := v.path; p != "/"; p = filepath.Dir(p) {
+		if isMountPoint(v.t, p) {
+			paths = append(paths, p)
 		}
-		slices.Sort(paths)
-		return slices.Compact(append([]string{"/"}, paths...))
 	}
+	slices.Sort(paths)
+	return slices.Compact(append([]string{"/"}, paths...))
+}
+
+func TestMountsOfAContainer(t *testing.T) {
+	v := newVolumeInContainer(t)
 	for name, tc := range map[string]struct {
 		change func(*MountsQuery)
 		want   []string
 		ended  bool
 		many   bool
 	}{
-		"its superblock":        {change: func(*MountsQuery) {}, want: way()},
-		"its type and source":   {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "named" }, want: way(v.path + "/dir")},
-		"another source":        {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "other" }},
-		"another superblock":    {change: func(q *MountsQuery) { q.Wanted.Superblocks = []facts.Dev{{Major: 1, Minor: 2}} }},
-		"not left by a step":    {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.Current = nil, v.number }},
-		"more than the limit":   {change: func(q *MountsQuery) { q.Limit = 0 }, many: true},
-		"another namespace":     {change: func(q *MountsQuery) { q.Of[0].Namespace++ }, ended: true},
-		"another container":     {change: func(q *MountsQuery) { q.Of[0].Dir += "x" }, ended: true},
-		"no process":            {change: func(q *MountsQuery) { q.Of[0].PID = 1<<22 + 1 }, ended: true},
-		"of another user":       {change: func(q *MountsQuery) { q.Of[0] = namespaceRef(t, inUserNamespace(t, v.path)) }, ended: true},
-		"one beside a gone one": {change: func(q *MountsQuery) { q.Of = append(q.Of, facts.Container{PID: 1<<22 + 1}) }, want: way()},
+		"its superblock": {change: func(*MountsQuery) {}, want: v.way()},
+		"its type and source": {
+			change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "named" },
+			want:   v.way(v.path + "/dir"),
+		},
+		"another source":      {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "other" }},
+		"another superblock":  {change: func(q *MountsQuery) { q.Wanted.Superblocks = []facts.Dev{{Major: 1, Minor: 2}} }},
+		"not left by a step":  {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.Current = nil, v.number }},
+		"more than the limit": {change: func(q *MountsQuery) { q.Limit = 0 }, many: true},
+		"another namespace":   {change: func(q *MountsQuery) { q.Of[0].Namespace++ }, ended: true},
+		"another container":   {change: func(q *MountsQuery) { q.Of[0].Dir += "x" }, ended: true},
+		"no process":          {change: func(q *MountsQuery) { q.Of[0].PID = 1<<22 + 1 }, ended: true},
+		"of another user": {
+			change: func(q *MountsQuery) { q.Of[0] = namespaceRef(t, inUserNamespace(t, v.path)) },
+			ended:  true,
+		},
+		"one beside a gone one": {
+			change: func(q *MountsQuery) { q.Of = append(q.Of, facts.Container{PID: 1<<22 + 1}) },
+			want:   v.way(),
+		},
 	} {
-		got := ask(tc.change)
+		got := v.ask(tc.change)
 		if !slices.Equal(got.paths(), tc.want) || got.Ended != tc.ended || got.Many != tc.many || got.Err != "" {
 			t.Errorf("%s: %q, %+v, want %q", name, got.paths(), got, tc.want)
 		}
 	}
+}
+
+func TestMountsThatAStepLeftInAContainer(t *testing.T) {
+	v := newVolumeInContainer(t)
 	must(t, unix.MountSetattr(unix.AT_FDCWD, v.path, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW}))
 	left := holder(t, syscall.CLONE_NEWNS, "none=")
-	got := ask(func(q *MountsQuery) {
+	got := v.ask(func(q *MountsQuery) {
 		q.Of[0], q.Wanted.Superblocks, q.Wanted.Current = namespaceRef(t, left), nil, v.number
 	})
-	if !slices.Equal(got.paths(), way()) {
+	if !slices.Equal(got.paths(), v.way()) {
 		t.Errorf("left by a step: %+v", got)
 	}
 	for _, e := range got.Mounts {

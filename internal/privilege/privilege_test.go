@@ -7,46 +7,83 @@ import (
 	"testing"
 )
 
+// What procfs says.
+const (
+	all     = "CapEff:\t000001ffffffffff\n"
+	whole   = "         0          0 4294967295\n"
+	remap   = "         0     100000      65536\n"
+	profile = "cri-containerd.apparmor.d (enforce)\n"
+)
+
+// everything has all capabilities, in the first user namespace.
+var everything = Privileges{Effective: "000001ffffffffff"}
+
+var privilegeCases = map[string]struct {
+	status, uidMap, label string
+	pid                   int
+	want                  Privileges
+}{
+	"everything": {status: all + "Seccomp:\t0\n", uidMap: whole, pid: 4242, want: everything},
+	// What a container runtime grants by default.
+	"an ordinary container": {
+		status: "CapEff:\t00000000a80425fb\nSeccomp:\t2\n",
+		uidMap: whole,
+		label:  profile,
+		pid:    1,
+		want: Privileges{
+			Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"},
+			Filtered: true, Label: "cri-containerd.apparmor.d (enforce)", First: true,
+		},
+	},
+	"no root": {
+		status: "CapEff:\t0000000000000000\nSeccomp:\t0\n",
+		uidMap: whole,
+		pid:    7,
+		want: Privileges{
+			Effective: "0000000000000000",
+			Missing:   []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"},
+		},
+	},
+	"a user namespace": {
+		status: all,
+		uidMap: remap,
+		pid:    7,
+		want:   Privileges{Effective: "000001ffffffffff", UserMap: "0 100000 65536"},
+	},
+	"one id, mapped to itself": {
+		status: all,
+		uidMap: "0 0 1\n",
+		pid:    7,
+		want:   Privileges{Effective: "000001ffffffffff", UserMap: "0 0 1"},
+	},
+	"AppArmor, no profile":    {status: all, uidMap: whole, label: "unconfined\n", pid: 7, want: everything},
+	"AppArmor that complains": {status: all, uidMap: whole, label: "docker-default (complain)\n", pid: 7, want: everything},
+	"SELinux, privileged": {
+		status: all,
+		uidMap: whole,
+		label:  "system_u:system_r:spc_t:s0\x00",
+		pid:    7,
+		want:   everything,
+	},
+	"SELinux, a login": {
+		status: all,
+		uidMap: whole,
+		label:  "unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023\x00",
+		pid:    7,
+		want:   everything,
+	},
+	"SELinux, a container": {
+		status: all,
+		uidMap: whole,
+		label:  "system_u:system_r:container_t:s0:c1,c2\x00",
+		pid:    7,
+		want:   Privileges{Effective: "000001ffffffffff", Label: "system_u:system_r:container_t:s0:c1,c2"},
+	},
+	"SELinux that is not set up": {status: all, uidMap: whole, label: "kernel\x00", pid: 7, want: everything},
+}
+
 func TestPrivileges(t *testing.T) {
-	const (
-		all     = "CapEff:\t000001ffffffffff\n"
-		whole   = "         0          0 4294967295\n"
-		remap   = "         0     100000      65536\n"
-		profile = "cri-containerd.apparmor.d (enforce)\n"
-	)
-	for name, tc := range map[string]struct {
-		status, uidMap, label string
-		pid                   int
-		want                  Privileges
-	}{
-		"everything": {
-			all + "Seccomp:\t0\n", whole, "", 4242,
-			Privileges{Effective: "000001ffffffffff"},
-		},
-		// What a container runtime grants by default.
-		"an ordinary container": {
-			"CapEff:\t00000000a80425fb\nSeccomp:\t2\n", whole, profile, 1,
-			Privileges{
-				Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"},
-				Filtered: true, Label: "cri-containerd.apparmor.d (enforce)", First: true,
-			},
-		},
-		"no root": {
-			"CapEff:\t0000000000000000\nSeccomp:\t0\n", whole, "", 7,
-			Privileges{
-				Effective: "0000000000000000",
-				Missing:   []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"},
-			},
-		},
-		"a user namespace":           {all, remap, "", 7, Privileges{Effective: "000001ffffffffff", UserMap: "0 100000 65536"}},
-		"one id, mapped to itself":   {all, "0 0 1\n", "", 7, Privileges{Effective: "000001ffffffffff", UserMap: "0 0 1"}},
-		"AppArmor, no profile":       {all, whole, "unconfined\n", 7, Privileges{Effective: "000001ffffffffff"}},
-		"AppArmor that complains":    {all, whole, "docker-default (complain)\n", 7, Privileges{Effective: "000001ffffffffff"}},
-		"SELinux, privileged":        {all, whole, "system_u:system_r:spc_t:s0\x00", 7, Privileges{Effective: "000001ffffffffff"}},
-		"SELinux, a login":           {all, whole, "unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023\x00", 7, Privileges{Effective: "000001ffffffffff"}},
-		"SELinux, a container":       {all, whole, "system_u:system_r:container_t:s0:c1,c2\x00", 7, Privileges{Effective: "000001ffffffffff", Label: "system_u:system_r:container_t:s0:c1,c2"}},
-		"SELinux that is not set up": {all, whole, "kernel\x00", 7, Privileges{Effective: "000001ffffffffff"}},
-	} {
+	for name, tc := range privilegeCases {
 		t.Run(name, func(t *testing.T) {
 			proc := t.TempDir()
 			write(t, proc, "status", "Name:\tnode-healer\n"+tc.status)
