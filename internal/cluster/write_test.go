@@ -201,10 +201,7 @@ var deviceWrites = map[string]struct {
 		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "list", "persistentvolumes") },
 		want:   "deadline",
 	},
-	"nobody answers": {
-		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "nodes") },
-		want:   "deadline",
-	},
+	"nobody answers": {change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "nodes") }, want: "deadline"},
 	"of its driver there is no answer": {
 		change: func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "csidrivers") },
 		want:   "deadline",

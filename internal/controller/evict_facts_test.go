@@ -44,31 +44,42 @@ func networkFence(name, state, cidr string) *unstructured.Unstructured {
 	return fence
 }
 
-// TestEvidenceIsRead from the API; each change alone is enough to refuse.
-func TestEvidenceIsRead(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change func(w *evictWorld)
-		why    string
-	}{
-		"the driver has no DaemonSet there": {func(w *evictWorld) {
+var evidenceCases = map[string]struct {
+	change func(w *evictWorld)
+	why    string
+}{
+	"the driver has no DaemonSet there": {
+		func(w *evictWorld) {
 			w.update("kube-system", "driver-x", &corev1.Pod{}, func(o client.Object) {
 				o.(*corev1.Pod).Spec.Volumes[0].HostPath.Path = "/var/lib/kubelet/plugins/driver-2"
 			})
-		}, "is not found on node"},
-		"its template tolerates nothing": {func(w *evictWorld) {
+		},
+		"is not found on node",
+	},
+	"its template tolerates nothing": {
+		func(w *evictWorld) {
 			w.update("kube-system", "driver", &appsv1.DaemonSet{}, func(o client.Object) { o.(*appsv1.DaemonSet).Spec.Template.Spec.Tolerations = nil })
-		}, "does not tolerate"},
-		"its pod is not ready": {func(w *evictWorld) {
+		},
+		"does not tolerate",
+	},
+	"its pod is not ready": {
+		func(w *evictWorld) {
 			pod := daemonObjects()[0].(*corev1.Pod)
 			pod.Status.Conditions = nil
 			must(w.t, w.api.Status().Update(w.ctx, pod))
-		}, "driver-x of driver driver is not ready"},
-		"three more are sick": {func(w *evictWorld) {
+		},
+		"driver-x of driver driver is not ready",
+	},
+	"three more are sick": {
+		func(w *evictWorld) {
 			for i := range 4 {
 				w.create(sickVolume(fmt.Sprint("c", i), "driver")...)
 			}
-		}, "more than 3 volumes"},
-		"very many are sick of another": {func(w *evictWorld) {
+		},
+		"more than 3 volumes",
+	},
+	"very many are sick of another": {
+		func(w *evictWorld) {
 			reads := 0
 			w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(o client.Object, _ client.ObjectList) bool {
 				if _, is := o.(*corev1.PersistentVolume); is {
@@ -79,42 +90,69 @@ func TestEvidenceIsRead(t *testing.T) {
 			for i := range 100 {
 				w.create(sickVolume(fmt.Sprint("c", i), "other")...)
 			}
-		}, "may be, so it is the storage"},
-		"a fence":     {func(w *evictWorld) { w.create(networkFence("f", "Fenced", "10.0.0.7/32")) }, "NetworkFence f"},
-		"one may go":  {func(w *evictWorld) { w.create(networkFence("f", "", "10.0.0.7/32")) }, "NetworkFence f"},
-		"a twin":      {func(w *evictWorld) { w.create(twin()) }, "PersistentVolume twin"},
-		"a namespace": {func(w *evictWorld) { w.annotate("", "ns", &corev1.Namespace{}) }, "Namespace ns"},
-		"a class": {func(w *evictWorld) {
+		},
+		"may be, so it is the storage",
+	},
+	"a fence":     {func(w *evictWorld) { w.create(networkFence("f", "Fenced", "10.0.0.7/32")) }, "NetworkFence f"},
+	"one may go":  {func(w *evictWorld) { w.create(networkFence("f", "", "10.0.0.7/32")) }, "NetworkFence f"},
+	"a twin":      {func(w *evictWorld) { w.create(twin()) }, "PersistentVolume twin"},
+	"a namespace": {func(w *evictWorld) { w.annotate("", "ns", &corev1.Namespace{}) }, "Namespace ns"},
+	"a class": {
+		func(w *evictWorld) {
 			w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "class", Annotations: map[string]string{"node-healer.csi-addons.io/mode": "check"}}})
 			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.StorageClassName = "class" })
-		}, "StorageClass class"},
-		"not staged":                         {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
-		"a budget":                           {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
-		"a budget for one of two ready pods": {func(w *evictWorld) { w.budget(1, "a", "b") }, "PodDisruptionBudget budget allows 1 evictions, not 2"},
-		"a budget for all ready pods":        {func(w *evictWorld) { w.budget(1, "b") }, ""},
-		"another volume of a pod": {func(w *evictWorld) {
+		},
+		"StorageClass class",
+	},
+	"not staged": {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
+	"a budget":   {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
+	"a budget for one of two ready pods": {
+		func(w *evictWorld) { w.budget(1, "a", "b") },
+		"PodDisruptionBudget budget allows 1 evictions, not 2",
+	},
+	"a budget for all ready pods": {func(w *evictWorld) { w.budget(1, "b") }, ""},
+	"another volume of a pod": {
+		func(w *evictWorld) {
 			w.another("second")
 			w.node.others = []finding{{reason: "TargetNotEmpty", message: "files"}}
-		}, "claim second, too: no new pod is known to end TargetNotEmpty"},
-		"more were sick long ago": {func(w *evictWorld) {
+		},
+		"claim second, too: no new pod is known to end TargetNotEmpty",
+	},
+	"more were sick long ago": {
+		func(w *evictWorld) {
 			for i := range 4 {
 				old := sickVolume(fmt.Sprint("c", i), "driver")
 				old[0].SetAnnotations(map[string]string{volumehealth.Annotation + "node-uid": `{"state":"unhealthy","lastChecked":"1999-12-31T20:00:00Z"}`})
 				w.create(old...)
 			}
-		}, ""},
-		"no settings": {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
-		"another mode": {func(w *evictWorld) {
+		},
+		"",
+	},
+	"no settings": {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
+	"another mode": {
+		func(w *evictWorld) {
 			w.node.found = append(w.node.found, finding{reason: "NotResponding", message: ""})
-		}, "NotResponding"},
-		"a pod elsewhere": {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
-		"no owner":        {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
-		"others are fine": {func(w *evictWorld) {
+		},
+		"NotResponding",
+	},
+	"a pod elsewhere": {func(w *evictWorld) { w.create(appPod("node-2", "c")) }, "pod c uses the claim on node node-2"},
+	"no owner":        {func(w *evictWorld) { w.create(podOn("node-1", "alone")) }, "pod alone has no controller"},
+	"others are fine": {
+		func(w *evictWorld) {
 			w.create(sickVolume("c", "other")...)
 			w.create(networkFence("f", "Unfenced", "10.0.0.7/32"))
-		}, ""},
-		"the node is busy": {func(w *evictWorld) { o := hindered(ReasonVolumeBusy, passing, "busy"); w.node.answer = &o }, "did not answer: busy"},
-	} {
+		},
+		"",
+	},
+	"the node is busy": {
+		func(w *evictWorld) { o := hindered(ReasonVolumeBusy, passing, "busy"); w.node.answer = &o },
+		"did not answer: busy",
+	},
+}
+
+// TestEvidenceIsRead from the API; each change alone is enough to refuse.
+func TestEvidenceIsRead(t *testing.T) {
+	for name, tc := range evidenceCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newEvictWorld(t)

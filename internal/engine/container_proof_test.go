@@ -46,12 +46,9 @@ var proofCases = map[string]struct {
 		},
 		unproven: "which is not this volume's",
 	},
-	"recorded":  {proof: "it was there when"},
-	"no record": {change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
-	"another boot": {
-		change:   func(o *observation) { o.c.BootID = "next" },
-		unproven: "not seen healthy in this boot",
-	},
+	"recorded":       {proof: "it was there when"},
+	"no record":      {change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
+	"another boot":   {change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
 	"never recorded": {change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
 	"of a previous number, and nothing more": {
 		change: func(o *observation) {
@@ -71,19 +68,10 @@ var proofCases = map[string]struct {
 		change:   onlyPrevious(facts.Dev{Minor: previously.Minor + 1}, "boot-1", 700),
 		unproven: "nothing ties",
 	},
-	"recorded, and mounted later": {
-		change:   func(o *observation) { o.c.Record.Newest = 699 },
-		unproven: "mounted after",
-	},
-	"recorded, as the last of all": {
-		change: func(o *observation) { o.c.Record.Newest = 700 },
-		proof:  "it was there when",
-	},
-	"recorded, without unique ids": {
-		mount:    func(m *facts.ContainerMount) { m.Mount.ID = 0 },
-		unproven: "mounted after",
-	},
-	"recorded, outside of pods": {mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
+	"recorded, and mounted later":  {change: func(o *observation) { o.c.Record.Newest = 699 }, unproven: "mounted after"},
+	"recorded, as the last of all": {change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
+	"recorded, without unique ids": {mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
+	"recorded, outside of pods":    {mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
 	"of another boot, but seen since": {
 		change: func(o *observation) {
 			o.c.Record.BootID, o.c.Record.Previous = "boot-0", []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}

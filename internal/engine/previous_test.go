@@ -185,11 +185,8 @@ var recordedReplacements = map[string]struct {
 		record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{replaced}},
 		change: func(s *healer.Step) { s.MountPoint = inOneContainer },
 	},
-	"no record": {},
-	"another step": {
-		record: &healer.Record{BootID: "b"},
-		change: func(s *healer.Step) { s.Cost = healer.Rebind },
-	},
+	"no record":    {},
+	"another step": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.Cost = healer.Rebind }},
 	"a mount point that is not proven": {
 		record: &healer.Record{BootID: "b"},
 		change: func(s *healer.Step) { s.MountPoint.Proven = false },
@@ -208,10 +205,7 @@ var recordedReplacements = map[string]struct {
 		mountPoints: []healer.MountPointRecord{recordedBefore},
 		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced},
 	},
-	"nothing is mounted": {
-		record: &healer.Record{BootID: "b"},
-		change: func(s *healer.Step) { s.MountPoint.Stack = nil },
-	},
+	"nothing is mounted": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Stack = nil }},
 }
 
 // After a kill in the middle of a step nothing else would tell what was there.

@@ -70,71 +70,46 @@ func hasBlock(b *fixture) {
 }
 
 var writeTries = map[string]struct {
-	when  WriteProbe
+	never bool
 	check bool
 	spoil []func(*fixture)
 	want  []string // where
 	why   string   // why not, if more could be told
 }{
-	"healthy":        {when: WriteOnSuspicion},
-	"healthy, never": {when: WriteNever},
-	"errors":         {when: WriteOnSuspicion, spoil: []func(*fixture){erred}, want: []string{podA}},
-	"errors, never":  {when: WriteNever, spoil: []func(*fixture){erred}},
-	"read-only":      {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: []string{podA}},
-	"read-only by an error": {
-		when:  WriteOnSuspicion,
-		spoil: []func(*fixture){superOption("emergency_ro")},
-		want:  []string{podA},
-	},
-	"overlay": {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*facts.Mount) {})}},
+	"healthy":               {},
+	"healthy, never":        {never: true},
+	"errors":                {spoil: []func(*fixture){erred}, want: []string{podA}},
+	"errors, never":         {never: true, spoil: []func(*fixture){erred}},
+	"read-only":             {spoil: []func(*fixture){superReadOnly}, want: []string{podA}},
+	"read-only by an error": {spoil: []func(*fixture){superOption("emergency_ro")}, want: []string{podA}},
+	"overlay":               {spoil: []func(*fixture){overUpper(func(*facts.Mount) {})}},
 	"overlay over a dead upper": {
-		when:  WriteOnSuspicion,
 		spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"shutdown"} })},
 		want:  []string{podA},
 	},
 	"overlay over a read-only upper": {
-		when:  WriteOnSuspicion,
 		spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperReadOnly = true })},
 		want:  []string{podA},
 	},
 	"overlay over an upper that turned read-only": {
-		when:  WriteOnSuspicion,
 		spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"emergency_ro"} })},
 		want:  []string{podA},
 	},
 
 	// More would not be told.
-	"shut down": {when: WriteOnSuspicion, spoil: []func(*fixture){erred, superOption("shutdown")}},
-	"silent": {
-		when:  WriteOnSuspicion,
-		spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, TimedOut: true})},
-	},
-	"failed a read": {
-		when:  WriteOnSuspicion,
-		spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, Errno: syscall.EIO})},
-	},
-	"a raw block volume": {when: WriteOnSuspicion, spoil: []func(*fixture){hasBlock, erred}},
+	"shut down":          {spoil: []func(*fixture){erred, superOption("shutdown")}},
+	"silent":             {spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, TimedOut: true})}},
+	"failed a read":      {spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, Errno: syscall.EIO})}},
+	"a raw block volume": {spoil: []func(*fixture){hasBlock, erred}},
 
 	// It may not be written to here.
-	"published read-only": {
-		when:  WriteOnSuspicion,
-		spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly, podA)},
-		want:  []string{staging},
-	},
-	"read-only everywhere": {
-		when:  WriteOnSuspicion,
-		spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly|facts.AttrNoExec, podA, staging)},
-	},
-	"the mode, errors":  {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
-	"the mode, healthy": {when: WriteOnSuspicion, check: true},
-	"the gate": {
-		when:  WriteOnSuspicion,
-		spoil: []func(*fixture){erred, refuseWrites},
-		why:   "it is not wanted",
-	},
-	"the gate, healthy": {when: WriteOnSuspicion, spoil: []func(*fixture){refuseWrites}},
+	"published read-only":  {spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly, podA)}, want: []string{staging}},
+	"read-only everywhere": {spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly|facts.AttrNoExec, podA, staging)}},
+	"the mode, errors":     {check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
+	"the mode, healthy":    {check: true},
+	"the gate":             {spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
+	"the gate, healthy":    {spoil: []func(*fixture){refuseWrites}},
 	"the gate, and no disk": {
-		when: WriteOnSuspicion,
 		want: []string{podA},
 		spoil: []func(*fixture){refuseWrites, superReadOnly, func(b *fixture) {
 			for _, p := range []string{podA, staging} {
@@ -147,7 +122,12 @@ var writeTries = map[string]struct {
 func TestWhenAWriteIsTried(t *testing.T) {
 	for name, tc := range writeTries {
 		t.Run(name, func(t *testing.T) {
-			b := newFixture(t, func(c *Config) { c.ProbeWrite, c.CheckOnly = tc.when, tc.check })
+			b := newFixture(t, func(c *Config) {
+				c.ProbeWrite, c.CheckOnly = WriteOnSuspicion, tc.check
+				if tc.never {
+					c.ProbeWrite = WriteNever
+				}
+			})
 			for _, spoil := range tc.spoil {
 				spoil(b)
 			}

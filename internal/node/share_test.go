@@ -46,68 +46,77 @@ func beside(t *testing.T, n *Node, m, of facts.Mount, found Inspection, err erro
 	return a.in
 }
 
+// another asks of a mount that differs from this one.
+func another(change func(*facts.Mount)) func(facts.Mount) facts.Mount {
+	return func(m facts.Mount) facts.Mount { change(&m); return m }
+}
+
+// What another process found out about its own mount.
+var (
+	theySaw  = facts.ProbeFacts{UUID: "theirs"}
+	noAnswer = Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Waits: []string{"f"}}}
+)
+
+var sharedAnswers = map[string]struct {
+	of     func(facts.Mount) facts.Mount
+	found  Inspection
+	err    error
+	shared bool
+}{
+	"of the same mount": {
+		of:     another(func(*facts.Mount) {}),
+		found:  Inspection{ProbeFacts: theySaw, Answer: facts.Answer{Asked: true}},
+		shared: true,
+	},
+	"of the same volume": {
+		of:     another(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }),
+		found:  Inspection{ProbeFacts: theySaw, Answer: facts.Answer{Asked: true}},
+		shared: true,
+	},
+	"an errno": {
+		of:     another(func(*facts.Mount) {}),
+		found:  Inspection{ProbeFacts: theySaw, Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}},
+		shared: true,
+	},
+	"of another directory": {
+		of:    another(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }),
+		found: Inspection{ProbeFacts: theySaw, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}},
+	},
+	"of another export": {
+		of:    another(func(m *facts.Mount) { m.Source = "srv:/b" }),
+		found: Inspection{ProbeFacts: theySaw, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}},
+	},
+	"of a write": {
+		of:    another(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }),
+		found: Inspection{ProbeFacts: theySaw, Answer: facts.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}},
+	},
+	"of what changed": {
+		of:    another(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }),
+		found: Inspection{ProbeFacts: theySaw, Changed: true, Answer: facts.Answer{Asked: true}},
+	},
+	"of no worker": {
+		of:    another(func(*facts.Mount) {}),
+		found: Inspection{ProbeFacts: theySaw},
+		err:   errors.New("no worker"),
+	},
+	"no answer": {of: another(func(*facts.Mount) {}), found: noAnswer, err: worker.ErrTimeout, shared: true},
+	"no answer of another": {
+		of:     another(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }),
+		found:  noAnswer,
+		err:    worker.ErrTimeout,
+		shared: true,
+	},
+	"no answer of a write": {
+		of:     another(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }),
+		found:  noAnswer,
+		err:    worker.ErrTimeout,
+		shared: true,
+	},
+}
+
 func TestAnswerIsShared(t *testing.T) {
 	realKernel(t)
-	noAnswer := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Waits: []string{"f"}}}
-	other := func(change func(*facts.Mount)) func(facts.Mount) facts.Mount {
-		return func(m facts.Mount) facts.Mount { change(&m); return m }
-	}
-	for name, tc := range map[string]struct {
-		of     func(facts.Mount) facts.Mount
-		found  Inspection
-		err    error
-		shared bool
-	}{
-		"of the same mount": {
-			of:     other(func(*facts.Mount) {}),
-			found:  Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}},
-			shared: true,
-		},
-		"of the same volume": {
-			of:     other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }),
-			found:  Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}},
-			shared: true,
-		},
-		"an errno": {
-			of:     other(func(*facts.Mount) {}),
-			found:  Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}},
-			shared: true,
-		},
-		"of another directory": {
-			of:    other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }),
-			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}},
-		},
-		"of another export": {
-			of:    other(func(m *facts.Mount) { m.Source = "srv:/b" }),
-			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}},
-		},
-		"of a write": {
-			of:    other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }),
-			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}},
-		},
-		"of what changed": {
-			of:    other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }),
-			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Changed: true, Answer: facts.Answer{Asked: true}},
-		},
-		"of no worker": {
-			of:    other(func(*facts.Mount) {}),
-			found: Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}},
-			err:   errors.New("no worker"),
-		},
-		"no answer": {of: other(func(*facts.Mount) {}), found: noAnswer, err: worker.ErrTimeout, shared: true},
-		"no answer of another": {
-			of:     other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }),
-			found:  noAnswer,
-			err:    worker.ErrTimeout,
-			shared: true,
-		},
-		"no answer of a write": {
-			of:     other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }),
-			found:  noAnswer,
-			err:    worker.ErrTimeout,
-			shared: true,
-		},
-	} {
+	for name, tc := range sharedAnswers {
 		t.Run(name, func(t *testing.T) {
 			n, root := newNode(t)
 			put(t, root+"/m")

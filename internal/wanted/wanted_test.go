@@ -135,54 +135,87 @@ func TestGateThatCannotTellRefuses(t *testing.T) {
 	}
 }
 
+var (
+	mountPoint = healer.MountPoint{Role: healer.RoleTarget, Path: podA, PodUID: "uid-a", Proven: true, Stack: []facts.Mount{{Dev: previously, Path: podA}}}
+	// named is one beneath it that the caller named, of another superblock.
+	named = healer.MountPoint{Role: healer.RoleTarget, Path: podA + "/0", PodUID: "uid-a", Named: true, Stack: []facts.Mount{{Dev: facts.Dev{Minor: 1}, Path: podA + "/0"}}}
+	// bare has nothing mounted but the disk that its directory lies on.
+	bare   = healer.MountPoint{Role: healer.RoleTarget, Path: podA, PodUID: "uid-a", Stack: []facts.Mount{{Dev: previously, Path: "/"}}}
+	staged = healer.MountPoint{Role: healer.RoleStaging, Path: staging, Stack: []facts.Mount{{Dev: renewed, Path: staging}}}
+)
+
+// inContainerOf is the mount point of a container of a pod.
+func inContainerOf(podUID, proof string) healer.MountPoint {
+	p := containerMountPoint(previously, proof)
+	p.PodUID, p.InContainer.PodUID = podUID, podUID
+	return p
+}
+
+var wantedCases = map[string]struct {
+	step        healer.Step
+	mountPoints []healer.MountPoint
+	has         facts.Dev         // what a container of pod a has, by its table
+	at          map[int]facts.Dev // what it has, by its process
+	want        bool
+}{
+	"it has what is brought":    {step: healer.Step{MountPoint: mountPoint, Source: renewed}, has: renewed, want: true},
+	"it has what is taken away": {step: healer.Step{MountPoint: mountPoint, Source: renewed}, has: previously, want: true},
+	"it has another one":        {step: healer.Step{MountPoint: mountPoint, Source: renewed}, has: facts.Dev{Minor: 1}},
+	"no container runs":         {step: healer.Step{MountPoint: mountPoint, Source: renewed}},
+	"nothing is there": {
+		step: healer.Step{MountPoint: healer.MountPoint{PodUID: "uid-a"}, Source: renewed},
+		has:  facts.Dev{Minor: 1},
+	},
+	"it has the disk of a bare place":  {step: healer.Step{MountPoint: bare, Source: renewed}, has: previously},
+	"staging, it has what the pod has": {step: healer.Step{MountPoint: staged}, has: previously, want: true},
+	"staging, it has what was named": {
+		step:        healer.Step{MountPoint: staged},
+		mountPoints: []healer.MountPoint{named},
+		has:         facts.Dev{Minor: 1},
+	},
+	"staging, it has another one": {step: healer.Step{MountPoint: staged}, has: facts.Dev{Minor: 1}},
+	"it has one from before": {
+		step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+		mountPoints: []healer.MountPoint{inContainerOf("uid-a", "proven")},
+		at:          map[int]facts.Dev{1000: previously},
+		want:        true,
+	},
+	"it had one from before": {
+		step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+		mountPoints: []healer.MountPoint{inContainerOf("uid-a", "proven")},
+		at:          map[int]facts.Dev{1000: renewed},
+	},
+	"one that is not proven": {
+		step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+		mountPoints: []healer.MountPoint{inContainerOf("uid-a", "")},
+		at:          map[int]facts.Dev{1000: previously},
+	},
+	"one of another pod": {
+		step:        healer.Step{MountPoint: mountPoint, Source: renewed},
+		mountPoints: []healer.MountPoint{inContainerOf("uid-b", "proven")},
+		at:          map[int]facts.Dev{1000: previously},
+	},
+	"in the container itself": {
+		step: healer.Step{MountPoint: inContainerOf("uid-a", "proven"), Source: renewed},
+		at:   map[int]facts.Dev{1000: previously},
+		want: true,
+	},
+	"in a container that has it new": {
+		step: healer.Step{MountPoint: inContainerOf("uid-a", "proven"), Source: renewed},
+		at:   map[int]facts.Dev{1000: renewed},
+	},
+	"in a container, another has it": {
+		step: healer.Step{MountPoint: inContainerOf("uid-a", "proven"), Source: renewed},
+		has:  previously,
+	},
+	"in a container that was replaced": {
+		step: healer.Step{MountPoint: inContainerOf("uid-a", "proven"), Source: renewed},
+		at:   map[int]facts.Dev{1001: previously},
+	},
+}
+
 func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
-	container := func(podUID, proof string) healer.MountPoint {
-		p := containerMountPoint(previously, proof)
-		p.PodUID, p.InContainer.PodUID = podUID, podUID
-		return p
-	}
-	mountPoint := healer.MountPoint{Role: healer.RoleTarget, Path: podA, PodUID: "uid-a", Proven: true, Stack: []facts.Mount{{Dev: previously, Path: podA}}}
-	named := healer.MountPoint{Role: healer.RoleTarget, Path: podA + "/0", PodUID: "uid-a", Named: true, Stack: []facts.Mount{{Dev: facts.Dev{Minor: 1}, Path: podA + "/0"}}}
-	bare := healer.MountPoint{Role: healer.RoleTarget, Path: podA, PodUID: "uid-a", Stack: []facts.Mount{{Dev: previously, Path: "/"}}}
-	staged := healer.MountPoint{Role: healer.RoleStaging, Path: staging, Stack: []facts.Mount{{Dev: renewed, Path: staging}}}
-	for name, tc := range map[string]struct {
-		step        healer.Step
-		mountPoints []healer.MountPoint
-		has         facts.Dev         // what a container of pod a has, by its table
-		at          map[int]facts.Dev // what it has, by its process
-		want        bool
-	}{
-		"it has what is brought":           {step: healer.Step{MountPoint: mountPoint, Source: renewed}, has: renewed, want: true},
-		"it has what is taken away":        {step: healer.Step{MountPoint: mountPoint, Source: renewed}, has: previously, want: true},
-		"it has another one":               {step: healer.Step{MountPoint: mountPoint, Source: renewed}, has: facts.Dev{Minor: 1}},
-		"no container runs":                {step: healer.Step{MountPoint: mountPoint, Source: renewed}},
-		"nothing is there":                 {step: healer.Step{MountPoint: healer.MountPoint{PodUID: "uid-a"}, Source: renewed}, has: facts.Dev{Minor: 1}},
-		"it has the disk of a bare place":  {step: healer.Step{MountPoint: bare, Source: renewed}, has: previously},
-		"staging, it has what the pod has": {step: healer.Step{MountPoint: staged}, has: previously, want: true},
-		"staging, it has what was named":   {step: healer.Step{MountPoint: staged}, mountPoints: []healer.MountPoint{named}, has: facts.Dev{Minor: 1}},
-		"staging, it has another one":      {step: healer.Step{MountPoint: staged}, has: facts.Dev{Minor: 1}},
-		"it has one from before": {
-			step:        healer.Step{MountPoint: mountPoint, Source: renewed},
-			mountPoints: []healer.MountPoint{container("uid-a", "proven")},
-			at:          map[int]facts.Dev{1000: previously},
-			want:        true,
-		},
-		"it had one from before": {
-			step:        healer.Step{MountPoint: mountPoint, Source: renewed},
-			mountPoints: []healer.MountPoint{container("uid-a", "proven")},
-			at:          map[int]facts.Dev{1000: renewed},
-		},
-		"one that is not proven": {step: healer.Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []healer.MountPoint{container("uid-a", "")}, at: map[int]facts.Dev{1000: previously}},
-		"one of another pod": {
-			step:        healer.Step{MountPoint: mountPoint, Source: renewed},
-			mountPoints: []healer.MountPoint{container("uid-b", "proven")},
-			at:          map[int]facts.Dev{1000: previously},
-		},
-		"in the container itself":          {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1000: previously}, want: true},
-		"in a container that has it new":   {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1000: renewed}},
-		"in a container, another has it":   {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, has: previously},
-		"in a container that was replaced": {step: healer.Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1001: previously}},
-	} {
+	for name, tc := range wantedCases {
 		has := holders{pods: map[string]facts.Dev{}, processes: tc.at}
 		if !tc.has.Zero() {
 			has.pods["uid-a"] = tc.has

@@ -120,16 +120,19 @@ func TestServiceIsThatOfTheSpecification(t *testing.T) {
 	}
 }
 
+// str, sub and entry append a string, a message and an entry of a map to a message's bytes.
+func str(b []byte, number protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
+}
+
+func sub(b []byte, number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
+}
+
+func entry(key, value string) []byte { return str(str(nil, 1, key), 2, value) }
+
 // The bytes are put together by hand, without the stubs.
 func TestBytesAreThoseOfTheSpecification(t *testing.T) {
-	str := func(b []byte, number protowire.Number, value string) []byte {
-		return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
-	}
-	sub := func(b []byte, number protowire.Number, value []byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
-	}
-	entry := func(key, value string) []byte { return str(str(nil, 1, key), 2, value) }
-
 	capability := sub(nil, 2, str(nil, 1, "ext4")) // mount{fs_type}
 	request := str(nil, 1, "vol-1")
 	request = str(request, 2, "/pub")

@@ -28,63 +28,122 @@ func inState(state byte) facts.FUSEDaemons {
 	return facts.FUSEDaemons{Processes: []facts.FUSEDaemon{d}}
 }
 
+// rcloneOf is an rclone of no pod, in this cgroup.
+func rcloneOf(command, cgroup string) connection {
+	d := rclone()
+	d.Command, d.Workload = command, facts.Workload{Dir: cgroup}
+	return connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{d}}}
+}
+
+var conditionCases = map[string]struct {
+	c      healer.Case
+	of     connection
+	reason healer.Reason
+	says   []string
+}{
+	"gone": {
+		c:      answers(dead),
+		reason: healer.DaemonGone,
+		says:   []string{"no process has FUSE connection 52 open any more"},
+	},
+	"gone, not all seen": {
+		c:      answers(dead),
+		of:     connection{daemons: facts.FUSEDaemons{Unseen: 1}},
+		reason: healer.DaemonGone,
+		says:   []string{"no process that could be examined has FUSE"},
+	},
+	"aborted":         {c: answers(facts.Answer{Asked: true, Errno: syscall.ECONNABORTED}), reason: healer.DaemonGone},
+	"dead, and lives": {c: answers(dead), of: connection{daemons: lives}},
+	"dead, untold":    {c: answers(dead), of: connection{daemons: facts.FUSEDaemons{Untold: true}}},
+	"dead, not all":   {c: answers(dead), of: connection{daemons: facts.FUSEDaemons{Cut: true}}},
+	"no storage": {
+		c:      lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}),
+		of:     connection{daemons: lives},
+		reason: healer.BackendUnreachable,
+		says:   []string{"process 4711 rclone", "EIO"},
+	},
+	"no storage in time": {
+		c:      lookedUp(facts.Lookup{Asked: true, TimedOut: true, Within: time.Second}),
+		of:     connection{daemons: lives},
+		reason: healer.BackendUnreachable,
+		says:   []string{"no answer within 1s"},
+	},
+	"no storage, untold": {
+		c:      lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}),
+		of:     connection{daemons: facts.FUSEDaemons{Untold: true}},
+		reason: healer.BackendUnreachable,
+		says:   []string{"does not tell which daemon"},
+	},
+	"stopped": {
+		c:      silent(),
+		of:     connection{daemons: inState('T'), before: 4, after: 4},
+		reason: healer.DaemonStopped,
+		says:   []string{"process 4711 rclone (state T, since 2001-09-09T02:46:40Z, pod p-1 container abcdef012345), is stopped (SIGSTOP); 4 requests wait", "kill -CONT 4711"},
+	},
+	"traced": {
+		c:      silent(),
+		of:     connection{daemons: inState('t')},
+		reason: healer.DaemonStopped,
+		says:   []string{"by a debugger"},
+	},
+	"one of two is stopped": {
+		c:      silent(),
+		of:     connection{daemons: facts.FUSEDaemons{Processes: append(inState('T').Processes, rclone())}},
+		reason: healer.DaemonHung,
+		says:   []string{"(state T,", "and process 4711 rclone (state S,"},
+	},
+	"hung": {
+		c:      silent(),
+		of:     connection{daemons: lives, before: 2, after: 2},
+		reason: healer.DaemonHung,
+		says:   []string{"the daemon of FUSE connection 52, process 4711 rclone", "does not answer; 2 requests wait, and none was answered within 100ms", "pod p-1 container abcdef012345), does not answer"},
+	},
+	"hung, drains": {
+		c:      silent(),
+		of:     connection{daemons: lives, before: 2, after: 1},
+		reason: healer.DaemonHung,
+		says:   []string{"2 requests waited, and after 100ms 1"},
+	},
+	"hung, none wait": {
+		c:      silent(),
+		of:     connection{daemons: lives},
+		reason: healer.DaemonHung,
+		says:   []string{"it is not known how many requests wait"},
+	},
+	"hung, no fusectl": {
+		c:      silent(),
+		of:     connection{daemons: lives, before: -1, after: -1},
+		reason: healer.DaemonHung,
+		says:   []string{"it is not known how many requests wait"},
+	},
+	"hung, a unit": {
+		c:      silent(),
+		of:     rcloneOf("rclone", "/system.slice/rclone@a.service"),
+		reason: healer.DaemonHung,
+		says:   []string{"unit rclone@a.service)"},
+	},
+	"hung, untold": {
+		c:      silent(),
+		of:     connection{daemons: facts.FUSEDaemons{Untold: true}},
+		reason: healer.DaemonHung,
+		says:   []string{"the kernel does not tell which daemon serves FUSE connection 52"},
+	},
+	"hung, no one": {
+		c:      silent(),
+		of:     connection{daemons: facts.FUSEDaemons{Unseen: 1}},
+		reason: healer.DaemonHung,
+		says:   []string{"no process that could be examined has FUSE connection 52 open"},
+	},
+	"names that fool": {
+		c:      silent(),
+		of:     rcloneOf("x\n\x1b[2J), healthy", "/system.slice/y\n; rm.service"),
+		reason: healer.DaemonHung,
+		says:   []string{"process 4711 x??"},
+	},
+}
+
 func TestConditions(t *testing.T) {
-	unit := rclone()
-	unit.Workload = facts.Workload{Dir: "/system.slice/rclone@a.service"}
-	hostile := rclone()
-	hostile.Command, hostile.Workload = "x\n\x1b[2J), healthy", facts.Workload{Dir: "/system.slice/y\n; rm.service"}
-	for name, tc := range map[string]struct {
-		c      healer.Case
-		of     connection
-		reason healer.Reason
-		says   []string
-	}{
-		"gone":               {answers(dead), connection{}, healer.DaemonGone, []string{"no process has FUSE connection 52 open any more"}},
-		"gone, not all seen": {answers(dead), connection{daemons: facts.FUSEDaemons{Unseen: 1}}, healer.DaemonGone, []string{"no process that could be examined has FUSE"}},
-		"aborted":            {answers(facts.Answer{Asked: true, Errno: syscall.ECONNABORTED}), connection{}, healer.DaemonGone, nil},
-		"dead, and lives":    {answers(dead), connection{daemons: lives}, "", nil},
-		"dead, untold":       {answers(dead), connection{daemons: facts.FUSEDaemons{Untold: true}}, "", nil},
-		"dead, not all":      {answers(dead), connection{daemons: facts.FUSEDaemons{Cut: true}}, "", nil},
-		"no storage":         {lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}), connection{daemons: lives}, healer.BackendUnreachable, []string{"process 4711 rclone", "EIO"}},
-		"no storage in time": {lookedUp(facts.Lookup{Asked: true, TimedOut: true, Within: time.Second}), connection{daemons: lives}, healer.BackendUnreachable, []string{"no answer within 1s"}},
-		"no storage, untold": {lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}), connection{daemons: facts.FUSEDaemons{Untold: true}}, healer.BackendUnreachable, []string{"does not tell which daemon"}},
-		"stopped": {
-			silent(),
-			connection{daemons: inState('T'), before: 4, after: 4},
-			healer.DaemonStopped,
-			[]string{"process 4711 rclone (state T, since 2001-09-09T02:46:40Z, pod p-1 container abcdef012345), is stopped (SIGSTOP); 4 requests wait", "kill -CONT 4711"},
-		},
-		"traced": {silent(), connection{daemons: inState('t')}, healer.DaemonStopped, []string{"by a debugger"}},
-		"one of two is stopped": {
-			silent(),
-			connection{daemons: facts.FUSEDaemons{Processes: append(inState('T').Processes, rclone())}},
-			healer.DaemonHung,
-			[]string{"(state T,", "and process 4711 rclone (state S,"},
-		},
-		"hung": {
-			silent(),
-			connection{daemons: lives, before: 2, after: 2},
-			healer.DaemonHung,
-			[]string{"the daemon of FUSE connection 52, process 4711 rclone", "does not answer; 2 requests wait, and none was answered within 100ms", "pod p-1 container abcdef012345), does not answer"},
-		},
-		"hung, drains":    {silent(), connection{daemons: lives, before: 2, after: 1}, healer.DaemonHung, []string{"2 requests waited, and after 100ms 1"}},
-		"hung, none wait": {silent(), connection{daemons: lives}, healer.DaemonHung, []string{"it is not known how many requests wait"}},
-		"hung, no fusectl": {
-			silent(),
-			connection{daemons: lives, before: -1, after: -1},
-			healer.DaemonHung,
-			[]string{"it is not known how many requests wait"},
-		},
-		"hung, a unit": {
-			silent(),
-			connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{unit}}},
-			healer.DaemonHung,
-			[]string{"unit rclone@a.service)"},
-		},
-		"hung, untold":    {silent(), connection{daemons: facts.FUSEDaemons{Untold: true}}, healer.DaemonHung, []string{"the kernel does not tell which daemon serves FUSE connection 52"}},
-		"hung, no one":    {silent(), connection{daemons: facts.FUSEDaemons{Unseen: 1}}, healer.DaemonHung, []string{"no process that could be examined has FUSE connection 52 open"}},
-		"names that fool": {silent(), connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{hostile}}}, healer.DaemonHung, []string{"process 4711 x??"}},
-	} {
+	for name, tc := range conditionCases {
 		t.Run(name, func(t *testing.T) {
 			f := examine(t, New(&node{}, nil, false), seen(tc.c, tc.of))
 			if tc.reason == "" {

@@ -70,52 +70,55 @@ func examined(t *testing.T, c healer.Case, addresses map[string]error) (healer.C
 // dial is an error as net.Dialer returns it.
 func dial(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
 
+var errRefused = dial(syscall.ECONNREFUSED)
+
+var serverAnswers = map[string]struct {
+	c         healer.Case
+	addresses map[string]error
+	says      string // empty: no condition
+}{
+	"silent":                   {c: nfs(hung), says: "10.0.0.1:2049 (no answer within 3.8s)"},
+	"silent, the mount failed": {c: nfs(failed), says: "10.0.0.1:2049 (no answer within 3.8s)"},
+	"refused": {
+		c:         nfs(hung),
+		addresses: map[string]error{"10.0.0.1:2049": errRefused},
+		says:      "10.0.0.1:2049 (refused: the host answers, and nothing listens)",
+	},
+	"no route": {
+		c:         nfs(hung),
+		addresses: map[string]error{"10.0.0.1:2049": dial(syscall.EHOSTUNREACH)},
+		says:      "10.0.0.1:2049 (no route to host (EHOSTUNREACH))",
+	},
+	"answers": {c: nfs(hung), addresses: map[string]error{"10.0.0.1:2049": nil}},
+	"the name is not found": {
+		c:         nfs(hung),
+		addresses: map[string]error{"10.0.0.1:2049": dial(&net.DNSError{Err: "no such host", IsNotFound: true})},
+	},
+	"the question went wrong": {c: nfs(hung), addresses: map[string]error{"10.0.0.1:2049": errors.New("no worker")}},
+	"each monitor in its way": {
+		c:         ceph(hung),
+		addresses: map[string]error{"2.2.2.2:6789": errRefused, "3.3.3.3:6789": dial(syscall.ENETUNREACH)},
+		says:      "1.1.1.1:6789 (no answer within 3.8s), 2.2.2.2:6789 (refused: the host answers, and nothing listens), 3.3.3.3:6789 (network is unreachable (ENETUNREACH))",
+	},
+	"one monitor answers":    {c: ceph(hung), addresses: map[string]error{"2.2.2.2:6789": errRefused, "3.3.3.3:6789": nil}},
+	"of one monitor nothing": {c: ceph(hung), addresses: map[string]error{"3.3.3.3:6789": errors.New("odd")}},
+	"GlusterFS without daemon": {
+		c:    mounted(facts.Answer{Asked: true, Errno: syscall.ENOTCONN}, "fuse.glusterfs", "srv:/v"),
+		says: "srv:24007 (no answer within 3.8s)",
+	},
+	"no address":                 {c: mounted(hung, "nfs4", "server:/x", "proto=rdma")},
+	"long names, all silent":     {c: mounted(hung, "ceph", manyMonitors()), says: "and 2 more"},
+	"a write got no answer":      {c: nfs(facts.Answer{Asked: true, TimedOut: true, Writing: true})},
+	"stale":                      {c: nfs(facts.Answer{Asked: true, Errno: syscall.ESTALE})},
+	"evicted":                    {c: ceph(facts.Answer{Asked: true, Errno: syscall.ESHUTDOWN})},
+	"the server refuses us":      {c: nfs(facts.Answer{Asked: true, Errno: syscall.EACCES})},
+	"the mount answers":          {c: nfs(works)},
+	"the mount was not asked":    {c: nfs(facts.Answer{})},
+	"the mount answers, refused": {c: nfs(works), addresses: map[string]error{"10.0.0.1:2049": errRefused}},
+}
+
 func TestServerUnreachable(t *testing.T) {
-	refused := dial(syscall.ECONNREFUSED)
-	for name, tc := range map[string]struct {
-		c         healer.Case
-		addresses map[string]error
-		says      string // empty: no condition
-	}{
-		"silent":                   {c: nfs(hung), says: "10.0.0.1:2049 (no answer within 3.8s)"},
-		"silent, the mount failed": {c: nfs(failed), says: "10.0.0.1:2049 (no answer within 3.8s)"},
-		"refused": {
-			c:         nfs(hung),
-			addresses: map[string]error{"10.0.0.1:2049": refused},
-			says:      "10.0.0.1:2049 (refused: the host answers, and nothing listens)",
-		},
-		"no route": {
-			c:         nfs(hung),
-			addresses: map[string]error{"10.0.0.1:2049": dial(syscall.EHOSTUNREACH)},
-			says:      "10.0.0.1:2049 (no route to host (EHOSTUNREACH))",
-		},
-		"answers": {c: nfs(hung), addresses: map[string]error{"10.0.0.1:2049": nil}},
-		"the name is not found": {
-			c:         nfs(hung),
-			addresses: map[string]error{"10.0.0.1:2049": dial(&net.DNSError{Err: "no such host", IsNotFound: true})},
-		},
-		"the question went wrong": {c: nfs(hung), addresses: map[string]error{"10.0.0.1:2049": errors.New("no worker")}},
-		"each monitor in its way": {
-			c:         ceph(hung),
-			addresses: map[string]error{"2.2.2.2:6789": refused, "3.3.3.3:6789": dial(syscall.ENETUNREACH)},
-			says:      "1.1.1.1:6789 (no answer within 3.8s), 2.2.2.2:6789 (refused: the host answers, and nothing listens), 3.3.3.3:6789 (network is unreachable (ENETUNREACH))",
-		},
-		"one monitor answers":    {c: ceph(hung), addresses: map[string]error{"2.2.2.2:6789": refused, "3.3.3.3:6789": nil}},
-		"of one monitor nothing": {c: ceph(hung), addresses: map[string]error{"3.3.3.3:6789": errors.New("odd")}},
-		"GlusterFS without daemon": {
-			c:    mounted(facts.Answer{Asked: true, Errno: syscall.ENOTCONN}, "fuse.glusterfs", "srv:/v"),
-			says: "srv:24007 (no answer within 3.8s)",
-		},
-		"no address":                 {c: mounted(hung, "nfs4", "server:/x", "proto=rdma")},
-		"long names, all silent":     {c: mounted(hung, "ceph", manyMonitors()), says: "and 2 more"},
-		"a write got no answer":      {c: nfs(facts.Answer{Asked: true, TimedOut: true, Writing: true})},
-		"stale":                      {c: nfs(facts.Answer{Asked: true, Errno: syscall.ESTALE})},
-		"evicted":                    {c: ceph(facts.Answer{Asked: true, Errno: syscall.ESHUTDOWN})},
-		"the server refuses us":      {c: nfs(facts.Answer{Asked: true, Errno: syscall.EACCES})},
-		"the mount answers":          {c: nfs(works)},
-		"the mount was not asked":    {c: nfs(facts.Answer{})},
-		"the mount answers, refused": {c: nfs(works), addresses: map[string]error{"10.0.0.1:2049": refused}},
-	} {
+	for name, tc := range serverAnswers {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, f := examined(t, tc.c, tc.addresses)
