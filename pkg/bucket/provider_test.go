@@ -15,48 +15,63 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// TestProvider has a bucket deleted. A check names that without waiting, and a later one is
-// certain of it; a volume that works has its bucket asked once an hour.
-func TestProvider(t *testing.T) {
-	var asked, gone atomic.Int32
-	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
+// comesAndGoes is a bucket that is there or not, behind a server that counts its questions.
+type comesAndGoes struct {
+	Bucket
+	asked, gone atomic.Int32
+}
+
+func newComesAndGoes(t *testing.T) *comesAndGoes {
+	t.Helper()
+	b := &comesAndGoes{}
+	b.Bucket = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date")); err == nil {
 			w.Header().Set("Date", at.Format(http.TimeFormat)) // its clock is that of who asks
 		}
-		asked.Add(1)
-		if gone.Load() == 0 {
+		b.asked.Add(1)
+		if b.gone.Load() == 0 {
 			respond(200, nil, list)(w, r)
 		} else {
 			respond(404, nil, s3Error("NoSuchBucket", ""))(w, r)
 		}
 	})
+	return b
+}
+
+// checked is what the provider finds in a volume, at once, whose mount answers with an errno;
+// named is one that a caller asks for.
+func checked(t *testing.T, p healer.Collector, errno syscall.Errno, named bool) []healer.Condition {
+	t.Helper()
+	dev := facts.Dev{Major: 1}
+	c := healer.Case{
+		Volume:      healer.Volume{Named: named},
+		MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/target", Stack: []facts.Mount{{Path: "/target", Dev: dev}}}},
+		Superblocks: map[facts.Dev]facts.Superblock{dev: {Answer: facts.Answer{Asked: true, Errno: errno}}},
+	}
+	began := time.Now()
+	evidence, err := p.Collect(context.Background(), c)
+	if err != nil || time.Since(began) != 0 {
+		t.Fatalf("after %s: %v", time.Since(began), err)
+	}
+	c.Evidence = map[string]healer.Evidence{p.Name(): evidence}
+	f, err := p.Examine(c)
+	if err != nil || !f.Mine {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	return f.Conditions
+}
+
+// TestProvider has a bucket deleted. A check names that without waiting, and a later one is
+// certain of it; a volume that works has its bucket asked once an hour.
+func TestProvider(t *testing.T) {
+	b := newComesAndGoes(t)
 	synctest.Test(t, func(t *testing.T) {
-		p := Provider(func(healer.Case) (Bucket, bool) { return b, true })(nil).(healer.Collector)
-		named := false
-		check := func(errno syscall.Errno) (conditions []healer.Condition) {
-			t.Helper()
-			dev := facts.Dev{Major: 1}
-			c := healer.Case{
-				Volume:      healer.Volume{Named: named},
-				MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/target", Stack: []facts.Mount{{Path: "/target", Dev: dev}}}},
-				Superblocks: map[facts.Dev]facts.Superblock{dev: {Answer: facts.Answer{Asked: true, Errno: errno}}},
-			}
-			began := time.Now()
-			evidence, err := p.Collect(context.Background(), c)
-			if err != nil || time.Since(began) != 0 {
-				t.Fatalf("after %s: %v", time.Since(began), err)
-			}
-			c.Evidence = map[string]healer.Evidence{p.Name(): evidence}
-			f, err := p.Examine(c)
-			if err != nil || !f.Mine {
-				t.Fatalf("%+v, %v", f, err)
-			}
-			return f.Conditions
+		p := Provider(func(healer.Case) (Bucket, bool) { return b.Bucket, true })(nil).(healer.Collector)
+		check := func(errno syscall.Errno) []healer.Condition { return checked(t, p, errno, false) }
+		if check(0); len(check(0)) != 0 || b.asked.Load() != 1 {
+			t.Errorf("a bucket that is there, asked %d times", b.asked.Load())
 		}
-		if check(0); len(check(0)) != 0 || asked.Load() != 1 {
-			t.Errorf("a bucket that is there, asked %d times", asked.Load())
-		}
-		gone.Store(1)
+		b.gone.Store(1)
 		time.Sleep(askAgain)
 		if len(check(0)) != 0 {
 			t.Error("asked once more within the hour")
@@ -69,15 +84,14 @@ func TestProvider(t *testing.T) {
 		if certain := check(0); len(certain) != 1 || certain[0].Status != healer.DataLoss {
 			t.Errorf("the second answer: %+v", certain)
 		}
-		gone.Store(0)
+		b.gone.Store(0)
 		time.Sleep(askAgain)
 		if back := check(0); len(back) != 0 {
 			t.Errorf("the bucket is back: %+v", back)
 		}
-		gone.Store(1)
+		b.gone.Store(1)
 		time.Sleep(askAgain)
-		named = true
-		if one := check(0); len(one) != 1 || one[0].Status != healer.Inaccessible {
+		if one := checked(t, p, 0, true); len(one) != 1 || one[0].Status != healer.Inaccessible {
 			t.Errorf("gone again, for a caller: %+v", one)
 		}
 	})
