@@ -95,57 +95,89 @@ func TestEngineLogsUnderTheVolume(t *testing.T) {
 	}
 }
 
-// TestNothingSecretIsTold sends a canary wherever a request may hold something
-// confidential, with every outcome there is, and looks for it everywhere.
-func TestNothingSecretIsTold(t *testing.T) {
-	logged := captureLog(t, "10")
-	h := &fakeHealer{}
-	cfg := testConfig(h)
-	cfg.Standalone = true // or the engine never gets them
-	s := serve(t, cfg)
-	secret := func() *healerpb.NodeHealerRequest {
-		req := goodRequest()
-		req.Secrets = map[string]string{canary + "1": canary + "2"}
-		req.VolumeContext = map[string]string{canary + "3": canary + "4"}
-		req.VolumeCapability = mount(writer, "ext4", canary+"5", "password="+canary+"6")
-		return req
-	}
-	told := func(what, text string) {
-		t.Helper()
-		if strings.Contains(text, canary) {
-			t.Errorf("%s tells a secret: %s", what, text)
-		}
-	}
-	call := func(what string, req *healerpb.NodeHealerRequest, want codes.Code) {
-		t.Helper()
-		ctx := testContext(t)
-		if want == codes.DeadlineExceeded {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
-			defer cancel()
-		}
-		resp, err := s.healer().NodeHealer(ctx, req)
-		// The server may be the first to see the deadline of a caller that gives up.
-		overtaken := want == codes.DeadlineExceeded && status.Code(err) == codes.Unknown
-		if status.Code(err) != want && !overtaken {
-			t.Errorf("%s: got %v, want %v", what, err, want)
-		}
-		told(what, fmt.Sprintf("%v %v", resp, err))
-	}
+// secretKeeper calls a server with secrets, and fails where one is told.
+type secretKeeper struct {
+	t      *testing.T
+	healer *fakeHealer
+	server *served
+	logged func() string
+}
 
-	call("healthy", secret(), codes.OK)
-	h.next(healer.Report{}, nil, func(context.Context) { panic(h.volumes()) })
-	call("a panic with the request", secret(), codes.Unknown)
-	h.next(healer.Report{}, nil, func(ctx context.Context) {
-		volumes := h.volumes()
+func newSecretKeeper(t *testing.T) secretKeeper {
+	t.Helper()
+	k := secretKeeper{t: t, healer: &fakeHealer{}, logged: captureLog(t, "10")}
+	cfg := testConfig(k.healer)
+	cfg.Standalone = true // or the engine never gets them
+	k.server = serve(t, cfg)
+	return k
+}
+
+// secret is a request in which all that may hold a secret does.
+func secret() *healerpb.NodeHealerRequest {
+	req := goodRequest()
+	req.Secrets = map[string]string{canary + "1": canary + "2"}
+	req.VolumeContext = map[string]string{canary + "3": canary + "4"}
+	req.VolumeCapability = mount(writer, "ext4", canary+"5", "password="+canary+"6")
+	return req
+}
+
+func (k secretKeeper) told(what, text string) {
+	k.t.Helper()
+	if strings.Contains(text, canary) {
+		k.t.Errorf("%s tells a secret: %s", what, text)
+	}
+}
+
+func (k secretKeeper) call(what string, req *healerpb.NodeHealerRequest, want codes.Code) {
+	k.t.Helper()
+	ctx := testContext(k.t)
+	if want == codes.DeadlineExceeded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+	}
+	resp, err := k.server.healer().NodeHealer(ctx, req)
+	// The server may be the first to see the deadline of a caller that gives up.
+	overtaken := want == codes.DeadlineExceeded && status.Code(err) == codes.Unknown
+	if status.Code(err) != want && !overtaken {
+		k.t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+	k.told(what, fmt.Sprintf("%v %v", resp, err))
+}
+
+// stop ends the server, whose log has so many lines of calls.
+func (k secretKeeper) stop(calls int) {
+	k.t.Helper()
+	if err := k.server.server.Stop(testContext(k.t)); err != nil {
+		k.t.Error(err)
+	}
+	k.told("the log", k.logged())
+	k.told("grpc's log", grpcLog.String())
+	if len(linesWith(k.logged(), `"NodeHealer"`)) != calls {
+		k.t.Errorf("want a line for each of %d calls that came in:\n%s", calls, k.logged())
+	}
+}
+
+// TestNothingSecretIsTold sends a canary wherever a request may hold something
+// confidential, with every outcome of an accepted one, and looks for it everywhere.
+func TestNothingSecretIsTold(t *testing.T) {
+	k := newSecretKeeper(t)
+	k.call("healthy", secret(), codes.OK)
+	k.healer.next(healer.Report{}, nil, func(context.Context) { panic(k.healer.volumes()) })
+	k.call("a panic with the request", secret(), codes.Unknown)
+	k.healer.next(healer.Report{}, nil, func(ctx context.Context) {
+		volumes := k.healer.volumes()
 		klog.FromContext(ctx).Info("volume", "volume", volumes[len(volumes)-1], "text", fmt.Sprintf("%v %+v %#v", volumes, volumes, volumes))
 	})
-	call("an engine that logs the volume", secret(), codes.OK)
-	h.next(healer.Report{}, context.DeadlineExceeded, func(ctx context.Context) { <-ctx.Done() })
-	call("a caller that gives up", secret(), codes.DeadlineExceeded)
-	h.next(healer.Report{}, nil, nil)
+	k.call("an engine that logs the volume", secret(), codes.OK)
+	k.healer.next(healer.Report{}, context.DeadlineExceeded, func(ctx context.Context) { <-ctx.Done() })
+	k.call("a caller that gives up", secret(), codes.DeadlineExceeded)
+	k.stop(4)
+}
 
-	for what, change := range map[string]change{
+func TestNothingSecretIsToldOfARefusedRequest(t *testing.T) {
+	k := newSecretKeeper(t)
+	refused := map[string]change{
 		"no id":      id(""),
 		"a bad path": at("x"),
 		"a bad flag": func(r *healerpb.NodeHealerRequest) { r.VolumeCapability = mount(writer, "ext4", canary+"\n") },
@@ -155,23 +187,16 @@ func TestNothingSecretIsTold(t *testing.T) {
 		"an empty key":    func(r *healerpb.NodeHealerRequest) { r.Secrets[""] = canary },
 		"large secrets":   func(r *healerpb.NodeHealerRequest) { r.Secrets["k"] = strings.Repeat(canary, 300) },
 		"a large context": func(r *healerpb.NodeHealerRequest) { r.VolumeContext["k"] = strings.Repeat(canary, 300) },
-	} {
+	}
+	for what, change := range refused {
 		req := secret()
 		change(req)
-		call(what, req, codes.InvalidArgument)
+		k.call(what, req, codes.InvalidArgument)
 	}
 	req := secret()
 	req.Secrets["k"] = strings.Repeat(canary, maxRequestBytes/len(canary)+1)
-	call("a message too large", req, codes.ResourceExhausted)
-
-	if err := s.server.Stop(testContext(t)); err != nil {
-		t.Error(err)
-	}
-	told("the log", logged())
-	told("grpc's log", grpcLog.String())
-	if len(linesWith(logged(), `"NodeHealer"`)) != 4+7 {
-		t.Errorf("want a line for each call that came in:\n%s", logged())
-	}
+	k.call("a message too large", req, codes.ResourceExhausted) // it does not come in
+	k.stop(len(refused))
 }
 
 func TestOtherCallsShowAtV4(t *testing.T) {

@@ -60,269 +60,304 @@ func sick(c healer.Case, conditions ...healer.Condition) healer.Diagnosis {
 	return healer.Diagnosis{Case: c, Conditions: conditions}
 }
 
-func TestMessageWording(t *testing.T) {
-	both := answering(3*time.Millisecond, stagedAt("/s"), publishedAt("/p", 0))
-	well := healer.Diagnosis{Case: both}
-	notMounted := healer.Condition{
+// What the cases below are made of: a volume that is staged at /s and published at /p, and what
+// may be wrong with it.
+var (
+	staged    = stagedAt("/s")
+	published = publishedAt("/p", 0)
+	both      = answering(3*time.Millisecond, staged, published)
+	well      = healer.Diagnosis{Case: both}
+	gone      = healer.MountPoint{Role: healer.RoleStaging, Path: "/s", Named: true}
+
+	notMounted = healer.Condition{
 		Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: "/p", Acute: true,
 		Message: "nothing is mounted here, recorded: ext4 from /dev/loop1", Advice: "restart the pod",
 	}
-	shutdown := healer.Condition{
+	shutdown = healer.Condition{
 		Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, MountPoint: "/s",
 		Message: "super option shutdown", Advice: "unmount it everywhere, then check it",
 	}
-	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: facts.PathInfo{Kind: facts.KindBlock}}
-	raw.Inspect.Rdev = testDev
-	rawCase := answering(1234*time.Millisecond, raw)
-	rawCase.Superblocks[testDev] = facts.Superblock{Device: &facts.BlockDevice{Name: "loop1"}, Answer: facts.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
+	noMonitor = healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}}
+	rebound   = healer.Outcome{Step: "rebind", MountPoint: "/p", Elapsed: 12 * time.Millisecond}
+)
 
-	replaced := publishedAt("/0", 0)
-	replaced.Stack[0].Dev.Minor++
-	proven := stagedAt("/s")
-	proven.Proven = true
-	replacedCase := answering(3*time.Millisecond, replaced, proven)
+// found is what only a diagnosis says, as of a check.
+func found(mountPoints healer.Case) healer.Report {
+	return healer.Report{After: healer.Diagnosis{Case: mountPoints}}
+}
 
-	unjudged := both
-	unjudged.Unjudged = []healer.Unjudged{
+// unhealed is a report of what stays as it is.
+func unhealed(d healer.Diagnosis, steps ...healer.Outcome) healer.Report {
+	return healer.Report{Before: d, After: d, Steps: steps}
+}
+
+// healedBy is a report of a target that was not mounted, and is well after these steps.
+func healedBy(steps ...healer.Outcome) healer.Report {
+	return healer.Report{Before: sick(both, notMounted), After: well, Steps: steps}
+}
+
+func unjudged(c healer.Case) healer.Case {
+	c.Unjudged = []healer.Unjudged{
 		{MountPoint: publishedAt("/q", 0), Why: "nothing shows that it is wanted: no answer"},
 		{MountPoint: publishedAt("/r", 0), Why: "so is that"},
 	}
+	return c
+}
 
-	for name, tc := range map[string]struct {
+// refusedTwice is a report with two conditions, and a step that was refused at two attempts.
+func refusedTwice() healer.Report {
+	refusal := healer.Refusal{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"}
+	return healer.Report{
+		Before: sick(both, shutdown, notMounted), After: sick(both, notMounted, shutdown), Refused: []healer.Refusal{refusal, refusal},
+	}
+}
+
+// TestMessageOfEachVerdict shows one whole message for each.
+func TestMessageOfEachVerdict(t *testing.T) {
+	for _, tc := range []struct {
 		report healer.Report
 		want   string
 	}{
-		"healthy": {
-			report: healer.Report{Before: well, After: well},
-			want:   "healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms",
-		},
-		"a check before a heal": {
-			healer.Report{
-				Checked: true, HealFollows: true,
-				Before: healer.Diagnosis{Case: both, Conditions: []healer.Condition{notMounted}}, After: healer.Diagnosis{Case: both, Conditions: []healer.Condition{notMounted}},
-				Refused: []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: "the call only checks"}},
-			},
-			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). A heal follows",
-		},
-		"healthy and read-only": {
-			report: healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", facts.AttrReadOnly))}},
-			want:   "healthy: target /p (ext4, ro) answered in 42µs",
-		},
-		"healthy block volume": {
-			report: healer.Report{After: healer.Diagnosis{Case: rawCase}},
-			want:   "healthy: target /b (block device loop1) answered in 1.23s",
-		},
-		"healthy, not asked": {
-			report: healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{publishedAt("/p", 0)}}}},
-			want:   "healthy: target /p (ext4, rw) checked, storage not probed",
-		},
-		"healthy, nothing staged": {
-			report: healer.Report{After: healer.Diagnosis{Case: answering(
-				3*time.Millisecond,
-				healer.MountPoint{Role: healer.RoleStaging, Path: "/s", Named: true},
-				publishedAt("/p", 0),
-			)}},
-			want: "healthy: target /p (ext4, rw) answered in 3ms",
-		},
-		"healthy, and nothing else than an empty staging path": {
-			report: healer.Report{
-				After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: "/s", Named: true}}}},
-			},
-			want: "healthy: nothing is mounted at staging /s, and no record shows that anything was",
-		},
-		"healthy, no mount points": {report: healer.Report{}, want: "healthy: nothing is wrong with the volume"},
-		"healed": {
-			report: healer.Report{
-				Before: sick(both, notMounted), After: well,
-				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: 12 * time.Millisecond}},
-			},
-			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+		{unhealed(well), "healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms"},
+		{
+			healedBy(rebound),
+			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: rebind of the target in 12ms. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
-		"abnormal, untouched": {
-			report: healer.Report{
-				Before: sick(both, shutdown, notMounted), After: sick(both, notMounted, shutdown),
-				Refused: []healer.Refusal{
-					{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"},
-					{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"},
-				},
-			},
-			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
+		{
+			refusedTwice(),
+			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
 				"staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
 				"Refused: rebind of the target (no running container has it mounted). " +
 				"To do: 1. unmount it everywhere, then check it; 2. restart the pod",
 		},
-		"abnormal after a failed step": {
-			report: healer.Report{
-				Before: sick(both, notMounted),
-				After:  sick(both, notMounted),
-				Steps: []healer.Outcome{
-					{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted")},
-				},
-			},
-			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				`Done: rebind of the target failed after 1ms (move_mount: operation\nnot permitted). ` +
-				"Afterwards the same. To do: restart the pod",
-		},
-		"abnormal in another way": {
-			report: healer.Report{
-				Before: sick(both, notMounted), After: sick(both, shutdown),
-				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond}},
-			},
-			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: rebind of the target in 1ms. " +
-				"Afterwards staging /s: FilesystemShutdown (super option shutdown). To do: unmount it everywhere, then check it",
-		},
-		"only checked": {
-			report: healer.Report{
-				Checked: true, Before: sick(both, notMounted),
-				After: healer.Diagnosis{Case: both, Conditions: []healer.Condition{notMounted}, Steps: []healer.Step{
-					{Name: "restage", MountPoint: both.MountPoints[1], Cost: healer.Restage, Heals: []healer.Reason{healer.NotMounted}},
-					{Name: "replace", MountPoint: both.MountPoints[1], Cost: healer.Replace, Heals: []healer.Reason{healer.NotMounted}},
-					{Name: "rebind", MountPoint: both.MountPoints[1], Heals: []healer.Reason{healer.NotMounted}, Refused: "the staged mount is gone"},
-				}},
-				Refused: []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: "the staged mount is gone"}},
-			},
-			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Nothing was changed. " +
-				"The call only checks; would try: replace of the target; restage of the target. " +
-				"Refused: rebind of the target (the staged mount is gone). To do: restart the pod",
-		},
-		"not judged": {
-			report: healer.Report{After: healer.Diagnosis{Case: unjudged}},
-			want: "not judged: target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. Nothing was changed. " +
+		{
+			found(unjudged(both)),
+			"not judged: target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. Nothing was changed. " +
 				"Of the rest, target /p (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
 				"To do: if its pod should have the volume there, name that path (healerctl heal --path)",
 		},
-		"not judged, and nothing else": {
-			report: healer.Report{After: healer.Diagnosis{Case: healer.Case{Unjudged: unjudged.Unjudged[1:]}}},
-			want: "not judged: target /r is empty and so is that. Nothing was changed. " +
-				"To do: if its pod should have the volume there, name that path (healerctl heal --path)",
-		},
-		"not judged, beside what is wrong": {
-			report: healer.Report{Before: sick(unjudged, notMounted), After: sick(unjudged, notMounted)},
-			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
-				"target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. " +
-				"Nothing was changed. To do: restart the pod",
-		},
-		"not judged, beside what is wrong in another way": {
-			report: healer.Report{
-				Before: sick(unjudged, notMounted), After: sick(unjudged, shutdown),
-				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond}},
-			},
-			want: "abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
-				"target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. " +
-				"Done: rebind of target /p in 1ms. " +
-				"Afterwards staging /s: FilesystemShutdown (super option shutdown); target /q: Unjudged; target /r: Unjudged. To do: unmount it everywhere, then check it",
-		},
-		"a provider failed": {
-			report: healer.Report{
-				Before: healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
-				After:  healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
-			},
-			want: "abnormal: provider ceph: ProviderFailed (no monitor). Nothing was changed",
-		},
-		"many steps": {
-			report: healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},
-			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: s of /0, /1, /2 and 17 more mount points… in 19ms. " +
-				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
-		},
-		"steps at a mount point that came and went": {
-			report: healer.Report{
-				Before: sick(both, notMounted), After: well,
-				Steps: []healer.Outcome{{Step: "s", MountPoint: "/p"}, {Step: "s", MountPoint: "/gone"}},
-			},
-			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: s of the target and /gone in 0s. Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
-		},
-		"a target that is no more, where another one stays": {
-			report: healer.Report{
-				Before: sick(answering(time.Millisecond, publishedAt("/p", 0), publishedAt("/gone", 0)), notMounted, healer.Condition{
-					Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: "/gone",
-				}),
-				After: healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))},
-				Steps: []healer.Outcome{{Step: "s", MountPoint: "/p"}},
-			},
-			want: "healed: target /gone: NotMounted; target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: s of target /p in 0s. Now target /p (ext4, rw) answered in 3ms",
-		},
-		"steps with different outcomes": {
-			report: healer.Report{
-				Before: sick(both, notMounted), After: well,
-				Steps: []healer.Outcome{
-					{Step: "s", MountPoint: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
-					{Step: "s", MountPoint: "/b", Elapsed: 9 * time.Millisecond},
-					{Step: "t", MountPoint: "/b", Elapsed: time.Millisecond},
-					{Step: "s", MountPoint: "/c", Elapsed: 2 * time.Millisecond},
-					{Step: "s", MountPoint: "/d", Elapsed: 4 * time.Millisecond, Err: errors.New("no")},
-					{Step: "s", MountPoint: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
-				},
-			},
-			want: "healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: s of /a and /d failed after 4ms (no); s of /b and /c in 9ms; t of /b in 1ms; s of /e failed after 1ms (never). " +
-				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
-		},
-		"in a container, which is no mount point any more": {
-			report: healer.Report{
-				Before: sick(answering(time.Millisecond, publishedAt("/p", 0), containerAt(7, "uid-a")), healer.Condition{
-					Reason: healer.StaleInContainers, MountPoint: "/proc/7/root/data", Message: "ENOTCONN",
-				}),
-				After: healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))},
-				Steps: []healer.Outcome{{Step: "replace-in-container", MountPoint: "/proc/7/root/data", Elapsed: time.Millisecond}},
-			},
-			want: `healed: pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN). ` +
-				"Done: replace-in-container of the container mount point in 1ms. Now the target (ext4, rw) answered in 3ms",
-		},
-		"another filesystem instance": {
-			report: healer.Report{
-				Before: sick(replacedCase, healer.Condition{Reason: healer.Disconnected, MountPoint: "/0"}),
-				After:  healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/0", 0), proven)}, Steps: stepsAt(1),
-			},
-			want: "healed: target /0: Disconnected. Done: s of the target in 0s. " +
-				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
-				"Files opened before stay dead until they are opened anew or the pod restarts",
-		},
-		"where it is mounted": {
-			report: healer.Report{
-				Before: sick(both, shutdown),
-				After:  sick(both, shutdown),
-				Held:   healer.Held{Mounts: 4, By: []string{"pod a container b", "pod c"}},
-			},
-			want: "abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
-				"Held by 4 mounts, also in pod a container b; pod c. To do: unmount it everywhere, then check it",
-		},
-		"mounted on the host only": {
-			report: healer.Report{Before: sick(both, shutdown), After: sick(both, shutdown), Held: healer.Held{Mounts: 1}},
-			want: "abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
-				"Held by 1 mount. To do: unmount it everywhere, then check it",
-		},
-		"a step that leaves something different": {
-			report: healer.Report{
-				Before: sick(both, healer.Condition{Reason: healer.NotMounted, MountPoint: "/p"}),
-				After:  well,
-				Steps:  []healer.Outcome{{Step: "s", MountPoint: "/0", Note: "it shares no events now"}},
-			},
-			want: "healed: target /p: NotMounted. Done: s of /0 in 0s (it shares no events now). " +
-				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
-		},
-		"odd paths are quoted": {
-			report: healer.Report{
-				After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/a b\n"}}}},
-			},
-			want: `healthy: target "/a b\n" checked, storage not probed`,
-		},
 	} {
+		if _, got := message(tc.report); got != tc.want {
+			t.Errorf("got  %s\nwant %s", got, tc.want)
+		}
+	}
+}
+
+// A messageCase is a report, and the parts of its message, in their order, that a reader acts upon.
+type messageCase struct {
+	report healer.Report
+	says   []string
+	not    []string
+}
+
+func runMessages(t *testing.T, verdict healer.Verdict, cases map[string]messageCase) {
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			abnormal, got := message(tc.report)
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
+			rest, ok := strings.CutPrefix(got, string(verdict)+": ")
+			if !ok || abnormal != (verdict == healer.Abnormal || verdict == healer.NotJudged) {
+				t.Errorf("abnormal is %v, want %s: %s", abnormal, verdict, got)
 			}
-			if abnormal != (strings.HasPrefix(tc.want, "abnormal") || strings.HasPrefix(tc.want, "not judged")) {
-				t.Errorf("abnormal = %v", abnormal)
+			for _, part := range tc.says {
+				if _, rest, ok = strings.Cut(rest, part); !ok {
+					t.Errorf("%q is missing, or comes too early in %s", part, got)
+				}
+			}
+			for _, part := range tc.not {
+				if strings.Contains(got, part) {
+					t.Errorf("%q is said in %s", part, got)
+				}
 			}
 		})
 	}
+}
+
+func TestMessageOfHealthy(t *testing.T) {
+	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: facts.PathInfo{Kind: facts.KindBlock}}
+	raw.Inspect.Rdev = testDev
+	block := answering(1234*time.Millisecond, raw)
+	sb := block.Superblocks[testDev]
+	sb.Device = &facts.BlockDevice{Name: "loop1"}
+	block.Superblocks[testDev] = sb
+	runMessages(t, healer.Healthy, map[string]messageCase{
+		"read-only": {
+			report: found(answering(42*time.Microsecond+300, publishedAt("/p", facts.AttrReadOnly))),
+			says:   []string{"target /p (ext4, ro) answered in 42µs"},
+		},
+		"a block volume": {report: found(block), says: []string{"target /b (block device loop1) answered in 1.23s"}},
+		"not asked": {
+			report: found(healer.Case{MountPoints: []healer.MountPoint{published}}),
+			says:   []string{"target /p (ext4, rw) checked, storage not probed"},
+		},
+		"nothing staged": {
+			report: found(answering(3*time.Millisecond, gone, published)),
+			says:   []string{"target /p (ext4, rw) answered in 3ms"}, not: []string{"staging"},
+		},
+		"nothing else than an empty staging path": {
+			report: found(healer.Case{MountPoints: []healer.MountPoint{gone}}),
+			says:   []string{"nothing is mounted at staging /s, and no record shows that anything was"},
+		},
+		"no mount points": {says: []string{"nothing is wrong with the volume"}},
+		"odd paths are quoted": {
+			report: found(healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/a b\n"}}}),
+			says:   []string{`target "/a b\n" checked`},
+		},
+	})
+}
+
+// healedElsewhere are heals of which the mount points say more than one target.
+func healedElsewhere() map[string]messageCase {
+	replaced := publishedAt("/0", 0)
+	replaced.Stack[0].Dev.Minor++
+	proven := stagedAt("/s")
+	proven.Proven = true
+	return map[string]messageCase{
+		"a target that is no more, where another one stays": {
+			report: healer.Report{
+				Before: sick(
+					answering(time.Millisecond, published, publishedAt("/gone", 0)),
+					notMounted, healer.Condition{Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: "/gone"},
+				),
+				After: healer.Diagnosis{Case: answering(3*time.Millisecond, published)},
+				Steps: []healer.Outcome{{Step: "s", MountPoint: "/p"}},
+			},
+			says: []string{"target /gone: NotMounted; target /p: NotMounted (", "Done: s of target /p in 0s", "Now target /p (ext4, rw) answered"},
+		},
+		"in a container, which is no mount point any more": {
+			report: healer.Report{
+				Before: sick(answering(time.Millisecond, published, containerAt(7, "uid-a")), healer.Condition{
+					Reason: healer.StaleInContainers, MountPoint: "/proc/7/root/data", Message: "ENOTCONN",
+				}),
+				After: healer.Diagnosis{Case: answering(3*time.Millisecond, published)},
+				Steps: []healer.Outcome{{Step: "replace-in-container", MountPoint: "/proc/7/root/data", Elapsed: time.Millisecond}},
+			},
+			says: []string{
+				`pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN)`,
+				"Done: replace-in-container of the container mount point in 1ms", "Now the target (ext4, rw) answered",
+			},
+		},
+		"another filesystem instance": {
+			report: healer.Report{
+				Before: sick(answering(3*time.Millisecond, replaced, proven), healer.Condition{Reason: healer.Disconnected, MountPoint: "/0"}),
+				After:  healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/0", 0), proven)}, Steps: stepsAt(1),
+			},
+			says: []string{"target /0: Disconnected", "Now the target", "Files opened before stay dead until they are opened anew or the pod restarts"},
+		},
+	}
+}
+
+func TestMessageOfHealed(t *testing.T) {
+	runMessages(t, healer.Healed, map[string]messageCase{
+		"many steps": {report: healedBy(stepsAt(20)...), says: []string{"Done: s of /0, /1, /2 and 17 more mount points… in 19ms. Now "}},
+		"steps at a mount point that came and went": {
+			report: healedBy(healer.Outcome{Step: "s", MountPoint: "/p"}, healer.Outcome{Step: "s", MountPoint: "/gone"}),
+			says:   []string{"Done: s of the target and /gone in 0s. Now "},
+		},
+		"a step that leaves something different": {
+			report: healedBy(healer.Outcome{Step: "s", MountPoint: "/0", Note: "it shares no events now"}),
+			says:   []string{"Done: s of /0 in 0s (it shares no events now). Now "},
+		},
+		"steps with different outcomes": {
+			report: healedBy(
+				healer.Outcome{Step: "s", MountPoint: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
+				healer.Outcome{Step: "s", MountPoint: "/b", Elapsed: 9 * time.Millisecond},
+				healer.Outcome{Step: "t", MountPoint: "/b", Elapsed: time.Millisecond},
+				healer.Outcome{Step: "s", MountPoint: "/c", Elapsed: 2 * time.Millisecond},
+				healer.Outcome{Step: "s", MountPoint: "/d", Elapsed: 4 * time.Millisecond, Err: errors.New("no")},
+				healer.Outcome{Step: "s", MountPoint: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
+			),
+			says: []string{"Done: s of /a and /d failed after 4ms (no); s of /b and /c in 9ms; t of /b in 1ms; s of /e failed after 1ms (never). Now "},
+		},
+	})
+	runMessages(t, healer.Healed, healedElsewhere())
+}
+
+// onlyChecked is a report of a check that knows three steps, one of which it would refuse.
+func onlyChecked() healer.Report {
+	heals := []healer.Reason{healer.NotMounted}
+	d := sick(both, notMounted)
+	d.Steps = []healer.Step{
+		{Name: "restage", MountPoint: published, Cost: healer.Restage, Heals: heals},
+		{Name: "replace", MountPoint: published, Cost: healer.Replace, Heals: heals},
+		{Name: "rebind", MountPoint: published, Heals: heals, Refused: "the staged mount is gone"},
+	}
+	return healer.Report{
+		Checked: true, Before: sick(both, notMounted), After: d,
+		Refused: []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: "the staged mount is gone"}},
+	}
+}
+
+func TestMessageOfAbnormal(t *testing.T) {
+	heals := unhealed(sick(both, notMounted))
+	heals.Checked, heals.HealFollows = true, true
+	heals.Refused = []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: "the call only checks"}}
+	held := func(h healer.Held) healer.Report {
+		r := unhealed(sick(both, shutdown))
+		r.Held = h
+		return r
+	}
+	runMessages(t, healer.Abnormal, map[string]messageCase{
+		"a check before a heal": {
+			report: heals,
+			says:   []string{"target /p: NotMounted (", "A heal follows"}, not: []string{"Refused", "Nothing was changed", "To do"},
+		},
+		"after a failed step": {
+			report: unhealed(sick(both, notMounted), healer.Outcome{
+				Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted"),
+			}),
+			says: []string{
+				"target /p: NotMounted (", `Done: rebind of the target failed after 1ms (move_mount: operation\nnot permitted). `,
+				"Afterwards the same. To do: restart the pod",
+			},
+		},
+		"in another way": {
+			report: healer.Report{Before: sick(both, notMounted), After: sick(both, shutdown), Steps: []healer.Outcome{rebound}},
+			says: []string{
+				"target /p: NotMounted (", "Done: rebind of the target in 12ms. Afterwards staging /s: FilesystemShutdown (super option shutdown)",
+				"To do: unmount it everywhere",
+			},
+		},
+		"only checked": {
+			report: onlyChecked(),
+			says: []string{
+				"target /p: NotMounted (", "Nothing was changed. The call only checks; would try: replace of the target; restage of the target. ",
+				"Refused: rebind of the target (the staged mount is gone)", "To do: restart the pod",
+			},
+		},
+		"a provider failed": {report: unhealed(noMonitor), says: []string{"provider ceph: ProviderFailed (no monitor). Nothing was changed"}},
+		"where it is mounted": {
+			report: held(healer.Held{Mounts: 4, By: []string{"pod a container b", "pod c"}}),
+			says:   []string{"staging /s: FilesystemShutdown (", "Held by 4 mounts, also in pod a container b; pod c. To do: unmount"},
+		},
+		"mounted on the host only": {report: held(healer.Held{Mounts: 1}), says: []string{"Held by 1 mount. To do: unmount"}},
+	})
+}
+
+func TestMessageOfWhatIsNotJudged(t *testing.T) {
+	alone := healer.Case{Unjudged: unjudged(both).Unjudged[1:]}
+	runMessages(t, healer.NotJudged, map[string]messageCase{
+		"and nothing else": {
+			report: found(alone),
+			says:   []string{"target /r is empty and so is that. Nothing was changed. To do: if its pod should have the volume there"},
+		},
+	})
+	empty := "target /q is empty and nothing shows that it is wanted: no answer; target /r is empty and so is that. "
+	runMessages(t, healer.Abnormal, map[string]messageCase{
+		"beside what is wrong": {
+			report: unhealed(sick(unjudged(both), notMounted)),
+			says:   []string{"target /p: NotMounted (", empty + "Nothing was changed. To do: restart the pod"},
+		},
+		"beside what is wrong in another way": {
+			report: healer.Report{Before: sick(unjudged(both), notMounted), After: sick(unjudged(both), shutdown), Steps: []healer.Outcome{rebound}},
+			says: []string{
+				"target /p: NotMounted (", empty + "Done: rebind of target /p in 12ms. ",
+				"Afterwards staging /s: FilesystemShutdown (super option shutdown); target /q: Unjudged; target /r: Unjudged. ",
+				"To do: unmount it everywhere",
+			},
+		},
+	})
 }
 
 // What others read later says the same of the same, however long it took.
