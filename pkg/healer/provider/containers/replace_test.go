@@ -12,6 +12,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/test/harness/cases"
 )
 
 // replaceStep returns the only step offered for a case.
@@ -24,94 +25,142 @@ func replaceStep(t *testing.T, h *kernel, which Scope, c healer.Case) healer.Ste
 	return steps[0]
 }
 
-func willing(context.Context) error { return nil }
+// onNFS makes an NFS of the volume.
+func onNFS(c *healer.Case) {
+	c.Record.FSType = "nfs4"
+	for i := range c.MountPoints {
+		c.MountPoints[i].Stack[0].FSType = "nfs4"
+	}
+	cases.Of(cases.Renewed, func(sb *facts.Superblock) { sb.FSType = "nfs4" })(c)
+	has(func(m *facts.Mount) { m.FSType = "nfs4" })(c)
+}
+
+// What shares its mount events: the container's mount, and the host's.
+
+func shares(s facts.Sharing) cases.Change {
+	return inContainer(func(in *healer.InContainer) { in.Sharing = s })
+}
+
+func hostShares(c *healer.Case) { c.MountPoints[0].Stack[0].Propagation.Shared = 5 }
+
+// leftAt names what an interrupted replacement left of a mount with this root.
+func leftAt(root string) facts.Ref {
+	m := containedMount()
+	m.Root = root
+	return unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: m}}).Ref()
+}
+
+const sharesNone = "whose mount events it shared is not known, so it shares none now"
+
+var replacements = map[string]struct {
+	change []cases.Change
+	which  Scope
+	source int // the mount point on the host
+	want   facts.ContainerSwap
+	note   string
+}{
+	"as published to its pod": {},
+	"everything":              {which: All},
+	"NFS":                     {change: []cases.Change{onNFS}, which: All},
+	"the whole volume, which only staging shows": {
+		change: []cases.Change{has(func(m *facts.Mount) { m.Root = "/" })},
+		source: 1,
+	},
+	"a subPath": {
+		change: []cases.Change{has(func(m *facts.Mount) { m.Root = "/sub/a/b" })},
+		want:   facts.ContainerSwap{Sub: "a/b"},
+	},
+	"a subPath that only staging shows": {
+		change: []cases.Change{has(func(m *facts.Mount) { m.Root = "/else" })},
+		source: 1,
+		want:   facts.ContainerSwap{Sub: "else"},
+	},
+	"of a pod with no mount point of its own": {
+		change: []cases.Change{func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }},
+		source: 1,
+		want:   facts.ContainerSwap{Sub: "sub"},
+	},
+	"nothing staged": {change: []cases.Change{cases.StagingLost, func(c *healer.Case) {
+		c.MountPoints[0].PodUID, c.MountPoints[1].Want = "b", nil
+	}}},
+	"a duplicate on the pod's mount point": {change: []cases.Change{func(c *healer.Case) {
+		c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, c.MountPoints[0].Stack[0])
+	}}},
+	"staging listed first": {
+		change: []cases.Change{func(c *healer.Case) {
+			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
+		}},
+		source: 1,
+	},
+	"the pod's mount point lies in staging": {
+		change: []cases.Change{func(c *healer.Case) { c.MountPoints[0].Stack[0].Path = cases.Staged }},
+		source: 1,
+		want:   facts.ContainerSwap{Sub: "sub"},
+	},
+	"a slave of the host's": {
+		change: []cases.Change{hostShares, shares(facts.SharingSlave)},
+		want:   facts.ContainerSwap{Sharing: facts.SharingSlave},
+	},
+	"a slave, and shared": {
+		change: []cases.Change{hostShares, shares(facts.SharingSlaveOwn)},
+		want:   facts.ContainerSwap{Sharing: facts.SharingSlaveOwn},
+	},
+	"a peer of the host's": {
+		change: []cases.Change{hostShares, shares(facts.SharingPeer)},
+		want:   facts.ContainerSwap{Sharing: facts.SharingPeer},
+	},
+	"shared with others": {
+		change: []cases.Change{shares(facts.SharingOwn)},
+		want:   facts.ContainerSwap{Sharing: facts.SharingOwn},
+	},
+	"not known with whom it is shared": {
+		change: []cases.Change{hostShares, shares(facts.SharingUnknown)},
+		want:   facts.ContainerSwap{Sharing: facts.SharingUnknown},
+		note:   sharesNone,
+	},
+	"a peer of one that is none": {
+		change: []cases.Change{shares(facts.SharingPeer)},
+		want:   facts.ContainerSwap{Sharing: facts.SharingUnknown},
+		note:   sharesNone,
+	},
+	"a slave, and only staging shows it": {
+		change: []cases.Change{hostShares, shares(facts.SharingSlave), has(func(m *facts.Mount) { m.Root = "/" })},
+		source: 1,
+		want:   facts.ContainerSwap{Sharing: facts.SharingUnknown},
+		note:   sharesNone,
+	},
+	"read-only": {change: []cases.Change{has(func(m *facts.Mount) { m.Attr = facts.AttrReadOnly })}},
+	"interrupted, and to be as it was": {
+		change: []cases.Change{inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Attr = facts.AttrNoExec })},
+		want:   facts.ContainerSwap{Ours: leftAt("/sub")},
+	},
+	"interrupted, alone": {
+		change: []cases.Change{inContainer(unfinishedAlone)},
+		want:   facts.ContainerSwap{Ours: leftAt("/sub")},
+	},
+	"interrupted, beneath": {
+		change: []cases.Change{inContainer(unfinishedBelow)},
+		want:   facts.ContainerSwap{Ours: leftAt("/sub")},
+	},
+	"interrupted, beneath a subPath": {
+		change: []cases.Change{has(func(m *facts.Mount) { m.Root = "/sub/a" }), inContainer(unfinishedBelow)},
+		want:   facts.ContainerSwap{Sub: "a", Ours: leftAt("/sub/a")},
+	},
+}
 
 func TestReplace(t *testing.T) {
-	type plan = facts.ContainerSwap
-	nfs := func(c *healer.Case) {
-		c.Record.FSType = "nfs4"
-		for i := range c.MountPoints {
-			c.MountPoints[i].Stack[0].FSType = "nfs4"
-		}
-		of(renewed, func(sb *facts.Superblock) { sb.FSType = "nfs4" })(c)
-		has(func(m *facts.Mount) { m.FSType = "nfs4" })(c)
-	}
-	shares := func(s facts.Sharing) func(*healer.Case) {
-		return inContainer(func(in *healer.InContainer) { in.Sharing = s })
-	}
-	hostShares := func(c *healer.Case) { c.MountPoints[0].Stack[0].Propagation.Shared = 5 }
-	note := "whose mount events it shared is not known, so it shares none now"
-	for name, tc := range map[string]struct {
-		change []func(*healer.Case)
-		which  Scope
-		source int // the mount point on the host
-		want   plan
-		note   string
-	}{
-		"as published to its pod": {},
-		"everything":              {which: All},
-		"NFS":                     {change: []func(*healer.Case){nfs}, which: All},
-		"the whole volume, which only staging shows": {
-			change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/" })}, source: 1,
-		},
-		"a subPath": {change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/sub/a/b" })}, want: plan{Sub: "a/b"}},
-		"a subPath that only staging shows": {
-			change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/else" })}, source: 1, want: plan{Sub: "else"},
-		},
-		"of a pod with no mount point of its own": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }}, source: 1, want: plan{Sub: "sub"}},
-		"nothing staged": {
-			change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }, stagingLost, func(c *healer.Case) { c.MountPoints[1].Want = nil }},
-		},
-		"a duplicate on the pod's mount point": {change: []func(*healer.Case){func(c *healer.Case) {
-			c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, c.MountPoints[0].Stack[0])
-		}}},
-		"staging listed first": {change: []func(*healer.Case){func(c *healer.Case) {
-			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
-		}}, source: 1},
-		"the pod's mount point lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
-		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(facts.SharingSlave)}, want: plan{Sharing: facts.SharingSlave}},
-		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(facts.SharingSlaveOwn)}, want: plan{Sharing: facts.SharingSlaveOwn}},
-		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(facts.SharingPeer)}, want: plan{Sharing: facts.SharingPeer}},
-		"shared with others":                    {change: []func(*healer.Case){shares(facts.SharingOwn)}, want: plan{Sharing: facts.SharingOwn}},
-		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(facts.SharingUnknown)}, want: plan{Sharing: facts.SharingUnknown}, note: note},
-		"a peer of one that is none":            {change: []func(*healer.Case){shares(facts.SharingPeer)}, want: plan{Sharing: facts.SharingUnknown}, note: note},
-		"a slave, and only staging shows it": {
-			change: []func(*healer.Case){hostShares, shares(facts.SharingSlave), has(func(m *facts.Mount) { m.Root = "/" })}, source: 1,
-			want: plan{Sharing: facts.SharingUnknown}, note: note,
-		},
-		"read-only": {change: []func(*healer.Case){has(func(m *facts.Mount) { m.Attr = facts.AttrReadOnly })}},
-		"interrupted, and to be as it was": {
-			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Attr = facts.AttrNoExec })},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: containedMount()}}).Ref()},
-		},
-		"interrupted, alone": {
-			change: []func(*healer.Case){inContainer(unfinishedAlone)},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: containedMount()}}).Ref()},
-		},
-		"interrupted, beneath": {
-			change: []func(*healer.Case){inContainer(unfinishedBelow)},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: containedMount()}}).Ref()},
-		},
-		"interrupted, beneath a subPath": {
-			change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/sub/a" }), inContainer(unfinishedBelow)},
-			want: plan{Sub: "a", Ours: func() facts.Ref {
-				m := containedMount()
-				m.Root = "/sub/a"
-				return unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: m}}).Ref()
-			}()},
-		},
-	} {
+	for name, tc := range replacements {
 		t.Run(name, func(t *testing.T) {
-			c := with(append([]func(*healer.Case){healedOnHost}, tc.change...)...)()
+			c := cases.With(append([]cases.Change{healedOnHost}, tc.change...)...)()
 			if tc.which == "" {
 				tc.which = FUSE
 			}
 			h := &kernel{}
 			s := replaceStep(t, h, tc.which, c)
-			if s.Refused != "" || s.Run != nil || s.RunBatch == nil || s.Source != renewed || s.Note != tc.note {
+			if s.Refused != "" || s.Run != nil || s.RunBatch == nil || s.Source != cases.Renewed || s.Note != tc.note {
 				t.Fatalf("%+v", s)
 			}
-			if errs := s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
+			if errs := s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{cases.Willing}); len(errs) != 1 || errs[0] != nil {
 				t.Errorf("%v", errs)
 			}
 			tc.want.Attr, tc.want.Container, tc.want.Source = c.MountPoints[2].InContainer.Attr, c.MountPoints[2].InContainer.ContainerMount, c.MountPoints[tc.source].Stack[0]
@@ -123,70 +172,111 @@ func TestReplace(t *testing.T) {
 }
 
 // containedMount is what the container of a stale volume has.
-func containedMount() facts.Mount { return with(healedOnHost)().MountPoints[2].InContainer.Mount }
+func containedMount() facts.Mount { return cases.With(healedOnHost)().MountPoints[2].InContainer.Mount }
 
 // What an interrupted replacement left on top of the dead mount goes, and that is
 // replaced: it was never asked, because it was covered.
 func TestReplaceBeneathWhatAnInterruptedOneLeft(t *testing.T) {
-	c := with(healedOnHost, inContainer(stackedOnDead))()
+	c := cases.With(healedOnHost, inContainer(stackedOnDead))()
 	h := &kernel{}
 	s := replaceStep(t, h, FUSE, c)
 	if s.Refused != "" {
 		t.Fatal(s.Refused)
 	}
-	s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
+	s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{cases.Willing})
 	in := c.MountPoints[2].InContainer
 	if len(h.plans) != 1 || h.plans[0].Stray != in.Mount.Ref() || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
 		t.Errorf("%+v", h.plans)
 	}
 }
 
-func TestReplaceIsRefused(t *testing.T) {
-	for _, tc := range []struct {
-		why    string
-		change func(*healer.Case)
-		which  Scope
-	}{
-		{why: "--heal-containers=off", which: Off},
-		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *facts.Mount) { m.FSType = "nfs4" })},
-		{why: "not proven to be the volume's: it is unknown", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })},
-		{why: "never seen healthy", change: unrecorded},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{TimedOut: true} })},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} })},
-		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
-		{why: "no healthy mount of the volume", change: has(func(m *facts.Mount) { m.FSType = "fuse.y" })},
-		{why: "no healthy mount of the volume", change: func(c *healer.Case) {
-			c.MountPoints[0].Stack[0].Attr, c.MountPoints[1].Stack[0].Attr = placeholder, placeholder
-		}},
-		{why: "no healthy mount of the volume that shows the container's directory", change: func(c *healer.Case) {
+var refusedReplacements = []struct {
+	why    string
+	change func(*healer.Case)
+	which  Scope
+}{
+	{why: "--heal-containers=off", which: Off},
+	{
+		why:    "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)",
+		change: has(func(m *facts.Mount) { m.FSType = "nfs4" }),
+	},
+	{
+		why:    "not proven to be the volume's: it is unknown",
+		change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" }),
+	},
+	{why: "never seen healthy", change: cases.Unrecorded},
+	{
+		why:    "cannot be told to be dead",
+		change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{TimedOut: true} }),
+	},
+	{
+		why:    "cannot be told to be dead",
+		change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} }),
+	},
+	{why: "no healthy mount of the volume", change: cases.Of(cases.Renewed, cases.Errno(syscall.ENOTCONN))},
+	{why: "no healthy mount of the volume", change: has(func(m *facts.Mount) { m.FSType = "fuse.y" })},
+	{
+		why: "no healthy mount of the volume",
+		change: func(c *healer.Case) {
+			c.MountPoints[0].Stack[0].Attr, c.MountPoints[1].Stack[0].Attr = cases.Placeholder, cases.Placeholder
+		},
+	},
+	{
+		why: "no healthy mount of the volume that shows the container's directory",
+		change: func(c *healer.Case) {
 			c.MountPoints[1].Stack[0].Root = "/x"
 			has(func(m *facts.Mount) { m.Root = "/subway" })(c)
-		}},
-		{why: "the directory that the container has was deleted", change: has(func(m *facts.Mount) { m.RootDeleted = true })},
-		{why: "the pod's mount point on the host is not healthy", change: lost},
-		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { in.Below = []facts.Mount{in.Mount} })},
-		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below = append(in.Below, in.Mount) })},
-		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below[0].Root = "/x" })},
-		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= facts.AttrNoSymFollow })},
-		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= facts.AttrNoSymFollow | facts.AttrReadOnly })},
-		{why: "only one maps ids", change: func(c *healer.Case) {
+		},
+	},
+	{why: "the directory that the container has was deleted", change: has(func(m *facts.Mount) { m.RootDeleted = true })},
+	{why: "the pod's mount point on the host is not healthy", change: cases.Lost},
+	{
+		why:    "several mounts are stacked there",
+		change: inContainer(func(in *healer.InContainer) { in.Below = []facts.Mount{in.Mount} }),
+	},
+	{
+		why:    "several mounts are stacked there",
+		change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below = append(in.Below, in.Mount) }),
+	},
+	{
+		why:    "several mounts are stacked there",
+		change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below[0].Root = "/x" }),
+	},
+	{
+		why:    "marks an interrupted replacement",
+		change: inContainer(func(in *healer.InContainer) { in.Attr |= facts.AttrNoSymFollow }),
+	},
+	{
+		why:    "marks an interrupted replacement",
+		change: inContainer(func(in *healer.InContainer) { in.Attr |= facts.AttrNoSymFollow | facts.AttrReadOnly }),
+	},
+	{
+		why: "only one maps ids",
+		change: func(c *healer.Case) {
 			c.MountPoints[0].Stack[0].Attr |= facts.AttrIDMap
 			c.Record.MountPoints[0].Attr |= facts.AttrIDMap
-		}},
-		{why: "only one maps ids", change: has(func(m *facts.Mount) { m.Attr |= facts.AttrIDMap })},
-		{why: "nothing shows that the host's maps them alike", change: func(c *healer.Case) {
+		},
+	},
+	{why: "only one maps ids", change: has(func(m *facts.Mount) { m.Attr |= facts.AttrIDMap })},
+	{
+		why: "nothing shows that the host's maps them alike",
+		change: func(c *healer.Case) {
 			has(func(m *facts.Mount) { m.Attr |= facts.AttrIDMap })(c)
 			c.MountPoints[0].Stack[0].Attr |= facts.AttrIDMap
 			c.Record.MountPoints[0].Attr |= facts.AttrIDMap
-		}},
-	} {
+		},
+	},
+}
+
+func TestReplaceIsRefused(t *testing.T) {
+	for _, tc := range refusedReplacements {
 		if tc.change == nil {
 			tc.change = func(*healer.Case) {}
 		}
 		if tc.which == "" {
 			tc.which = FUSE
 		}
-		s := replaceStep(t, &kernel{}, tc.which, with(healedOnHost, tc.change)())
+		s := replaceStep(t, &kernel{}, tc.which, cases.With(healedOnHost, tc.change)())
 		if s.RunBatch != nil || s.Run != nil || !strings.Contains(s.Refused, tc.why) {
 			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
 		}
@@ -205,7 +295,7 @@ func TestReplaceOnAnOldKernel(t *testing.T) {
 		"interrupted, beneath": {inContainer(unfinishedBelow), false},
 		"interrupted, alone":   {inContainer(unfinishedAlone), false},
 	} {
-		s := replaceStep(t, &kernel{old: true}, FUSE, with(healedOnHost, tc.change)())
+		s := replaceStep(t, &kernel{old: true}, FUSE, cases.With(healedOnHost, tc.change)())
 		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != healer.ReplaceNotSupported {
 			t.Errorf("%s: %q", name, s.Refused)
 		}
@@ -214,13 +304,13 @@ func TestReplaceOnAnOldKernel(t *testing.T) {
 
 // Degraded mount points of the pod keep nothing back, and another pod's are its own.
 func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
-	for name, change := range map[string]func(*healer.Case){
-		"another pod's is lost": func(c *healer.Case) { c.MountPoints[0].PodUID = "b"; lost(c) },
+	for name, change := range map[string]cases.Change{
+		"another pod's is lost": func(c *healer.Case) { c.MountPoints[0].PodUID = "b"; cases.Lost(c) },
 		"its own is degraded": func(c *healer.Case) {
 			c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2)
 		},
 	} {
-		if s := replaceStep(t, &kernel{}, FUSE, with(healedOnHost, change)()); s.Refused != "" {
+		if s := replaceStep(t, &kernel{}, FUSE, cases.With(healedOnHost, change)()); s.Refused != "" {
 			t.Errorf("%s: %s", name, s.Refused)
 		}
 	}
@@ -229,12 +319,12 @@ func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
 // A clone comes from where its mount came from: a subPath's mount on the host is a
 // copy itself, and a container's is none of the host's.
 func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
-	c := with(healedOnHost, func(c *healer.Case) {
+	c := cases.With(healedOnHost, func(c *healer.Case) {
 		sub := c.MountPoints[0]
 		sub.Path, sub.Layout = "/k/sub", layout.Path{Kind: layout.Subpath}
 		other := c.MountPoints[2]
 		other.Path, other.Stack = "/proc/78/root/data", slices.Clone(other.Stack)
-		other.Stack[0].Dev, other.Stack[0].Path = renewed, other.Path
+		other.Stack[0].Dev, other.Stack[0].Path = cases.Renewed, other.Path
 		c.MountPoints = []healer.MountPoint{sub, other, c.MountPoints[2]}
 		c.MountPoints[0].Stack = slices.Clone(sub.Stack)
 		c.MountPoints[0].Stack[0].Path = sub.Path
@@ -247,7 +337,7 @@ func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
 // One worker takes all containers that may still be healed; each hears of its own.
 func TestReplaceTogether(t *testing.T) {
 	failed := errors.New("no way in")
-	c := with(healedOnHost, func(c *healer.Case) {
+	c := cases.With(healedOnHost, func(c *healer.Case) {
 		for pid, path := range map[int]string{78: "/proc/78/root/data", 79: "/proc/79/root/data"} {
 			p := c.MountPoints[2]
 			in := *p.InContainer
@@ -260,8 +350,8 @@ func TestReplaceTogether(t *testing.T) {
 		want     map[int]error
 	}{
 		"all":            {want: map[int]error{77: nil, 78: failed, 79: nil}},
-		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errRevalidate, 78: failed, 79: nil}},
-		"none":           {unwanted: []int{77, 78, 79}, want: map[int]error{77: errRevalidate, 78: errRevalidate, 79: errRevalidate}},
+		"one left alone": {unwanted: []int{77}, want: map[int]error{77: cases.ErrRevalidate, 78: failed, 79: nil}},
+		"none":           {unwanted: []int{77, 78, 79}, want: map[int]error{77: cases.ErrRevalidate, 78: cases.ErrRevalidate, 79: cases.ErrRevalidate}},
 	} {
 		h := &kernel{errs: map[int]error{78: failed}}
 		f := examine(t, h, FUSE, c)
@@ -272,7 +362,7 @@ func TestReplaceTogether(t *testing.T) {
 		for _, s := range f.Steps {
 			revalidate = append(revalidate, func(context.Context) error {
 				if slices.Contains(tc.unwanted, s.MountPoint.InContainer.PID) {
-					return errRevalidate
+					return cases.ErrRevalidate
 				}
 				return nil
 			})

@@ -2,7 +2,6 @@ package mounts
 
 import (
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -10,16 +9,17 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/test/harness/cases"
 )
 
-func probe(e syscall.Errno) func(*healer.Case) {
+func probe(e syscall.Errno) cases.Change {
 	return superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} })
 }
 
 func block(c *healer.Case) {
 	c.Block = true
 	c.MountPoints = c.MountPoints[:1]
-	c.MountPoints[0].Inspect.Kind, c.MountPoints[0].Inspect.Rdev = facts.KindBlock, disk
+	c.MountPoints[0].Inspect.Kind, c.MountPoints[0].Inspect.Rdev = facts.KindBlock, cases.Disk
 	c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = facts.Dev{Minor: 5}, "devtmpfs"
 	c.Record.MountPoints = c.Record.MountPoints[:1]
 	superblock(func(sb *facts.Superblock) { sb.Kind = facts.KindBlock })(c)
@@ -36,128 +36,152 @@ type example struct {
 var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples)
 
 var mountPointExamples = []example{
-	{name: "published bind lost", build: with(lost), want: []string{"NotMounted! target: nothing is mounted"}},
-	{name: "published bind lost, no record", build: with(unrecorded, lost), want: []string{"NotMounted! target: nothing is mounted"}},
-	{name: "staged mount lost", build: with(stagingLost), want: []string{"StagingNotMounted staging: gone"}},
-	{name: "both lost", build: with(lost, stagingLost), want: []string{"NotMounted! target:", "StagingNotMounted staging:"}},
+	{name: "published bind lost", build: cases.With(cases.Lost), want: []string{"NotMounted! target: nothing is mounted"}},
+	{
+		name:  "published bind lost, no record",
+		build: cases.With(cases.Unrecorded, cases.Lost),
+		want:  []string{"NotMounted! target: nothing is mounted"},
+	},
+	{name: "staged mount lost", build: cases.With(cases.StagingLost), want: []string{"StagingNotMounted staging: gone"}},
+	{
+		name:  "both lost",
+		build: cases.With(cases.Lost, cases.StagingLost),
+		want:  []string{"NotMounted! target:", "StagingNotMounted staging:"},
+	},
 	{
 		name:  "twice mounted",
-		build: with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 3) }),
+		build: cases.With(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 3) }),
 		want:  []string{"StackedMounts target: 3 mounts"},
 	},
 	{
 		name:  "staged twice",
-		build: with(func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }),
+		build: cases.With(func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }),
 		want:  []string{"StackedMounts staging: 2 mounts"},
 	},
-	{name: "placeholder on top", build: with(placeholderOnTop), want: []string{"StackedMounts! target: interrupted rebind"}},
+	{
+		name:  "placeholder on top",
+		build: cases.With(placeholderOnTop),
+		want:  []string{"StackedMounts! target: interrupted rebind"},
+	},
 	{
 		name:  "placeholder of another filesystem on top",
-		build: with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Dev.Minor++ }),
+		build: cases.With(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Dev.Minor++ }),
 		want:  []string{"StackedMounts target:", "ReadOnlyFilesystem target:"},
 	},
 	{
 		name:  "two placeholder ones",
-		build: with(placeholderAlone, placeholderOnTop),
+		build: cases.With(placeholderAlone, placeholderOnTop),
 		want:  []string{"StackedMounts target:", "ReadOnlyFilesystem target:"},
 	},
-	{name: "placeholder alone", build: with(placeholderAlone), want: []string{"ReadOnlyFilesystem! target: interrupted rebind"}},
+	{
+		name:  "placeholder alone",
+		build: cases.With(placeholderAlone),
+		want:  []string{"ReadOnlyFilesystem! target: interrupted rebind"},
+	},
 
 	{
 		name:  "handle of another",
-		build: with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }),
+		build: cases.With(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }),
 		want:  []string{"WrongVolumeMounted staging: vol_data.json"},
 	},
 	{
 		name:  "driver of another",
-		build: with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.DriverName = "e" }),
+		build: cases.With(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.DriverName = "e" }),
 		want:  []string{"WrongVolumeMounted staging: vol_data.json"},
 	},
 	{
 		name:  "another filesystem type",
-		build: with(superblock(func(sb *facts.Superblock) { sb.FSType = "xfs" })),
+		build: cases.With(superblock(func(sb *facts.Superblock) { sb.FSType = "xfs" })),
 		want:  []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"},
 	},
 	{
 		name: "another serial",
-		build: with(superblock(func(sb *facts.Superblock) {
+		build: cases.With(superblock(func(sb *facts.Superblock) {
 			sb.Device.Identity.Serial = "x"
 		})),
 		want: []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"},
 	},
 	{
 		name:  "another directory",
-		build: with(func(c *healer.Case) { c.MountPoints[0].Stack[0].Root = "/other" }),
+		build: cases.With(func(c *healer.Case) { c.MountPoints[0].Stack[0].Root = "/other" }),
 		want:  []string{`WrongVolumeMounted target: "/other"`},
 	},
 	{
 		name: "another export",
-		build: with(func(c *healer.Case) {
+		build: cases.With(func(c *healer.Case) {
 			superblock(func(sb *facts.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
 			c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
 		}),
 		want: []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
 	},
 
-	{name: "daemon gone", build: with(probe(syscall.ENOTCONN)), want: []string{"Disconnected target: ENOTCONN"}},
-	{name: "connection aborted", build: with(probe(syscall.ECONNABORTED)), want: []string{"Disconnected target: ECONNABORTED"}},
-	{name: "stale", build: with(probe(syscall.ESTALE)), want: []string{"StaleFileHandle target: ESTALE"}},
-	{name: "refused", build: with(probe(syscall.EACCES)), want: []string{"PermissionDenied target: EACCES"}},
-	{name: "I/O error", build: with(probe(syscall.EIO)), want: []string{"IOError target: EIO"}},
-	{name: "damaged", build: with(probe(syscall.EUCLEAN)), want: []string{"IOError target: structure needs cleaning"}},
-	{name: "no such device", build: with(probe(syscall.ENXIO)), want: []string{"DeviceMissing target: ENXIO"}},
+	{name: "daemon gone", build: cases.With(probe(syscall.ENOTCONN)), want: []string{"Disconnected target: ENOTCONN"}},
+	{
+		name:  "connection aborted",
+		build: cases.With(probe(syscall.ECONNABORTED)),
+		want:  []string{"Disconnected target: ECONNABORTED"},
+	},
+	{name: "stale", build: cases.With(probe(syscall.ESTALE)), want: []string{"StaleFileHandle target: ESTALE"}},
+	{name: "refused", build: cases.With(probe(syscall.EACCES)), want: []string{"PermissionDenied target: EACCES"}},
+	{name: "I/O error", build: cases.With(probe(syscall.EIO)), want: []string{"IOError target: EIO"}},
+	{
+		name:  "damaged",
+		build: cases.With(probe(syscall.EUCLEAN)),
+		want:  []string{"IOError target: structure needs cleaning"},
+	},
+	{name: "no such device", build: cases.With(probe(syscall.ENXIO)), want: []string{"DeviceMissing target: ENXIO"}},
 	{
 		name:  "no such device, and none expected",
-		build: with(probe(syscall.ENXIO), superblock(func(sb *facts.Superblock) { sb.Device = nil })),
+		build: cases.With(probe(syscall.ENXIO), superblock(func(sb *facts.Superblock) { sb.Device = nil })),
 		want:  []string{"IOError target: ENXIO"},
 	},
 	{
 		name:  "device gone",
-		build: with(superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })),
+		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: cases.Disk, Missing: true} })),
 		want:  []string{"DeviceMissing target: 8:16"},
 	},
 	{
 		name:  "shut down",
-		build: with(superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
+		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
 		want:  []string{"FilesystemShutdown target: ext4"},
 	},
 	{
 		name:  "shut down is the first evidence",
-		build: with(probe(syscall.EIO), superblock(func(sb *facts.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })),
+		build: cases.With(probe(syscall.EIO), superblock(func(sb *facts.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })),
 		want:  []string{"FilesystemShutdown target:"},
 	},
 	{
 		name: "silent",
-		build: with(superblock(func(sb *facts.Superblock) {
+		build: cases.With(superblock(func(sb *facts.Superblock) {
 			sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
-			sb.Device = &facts.BlockDevice{Dev: disk}
+			sb.Device = &facts.BlockDevice{Dev: cases.Disk}
 		})),
 		want: []string{"NotResponding target: 5s"},
 	},
 	{
 		name:  "not asked",
-		build: with(superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })),
+		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })),
 		want:  []string{"NotResponding target: not probed"},
 	},
 	{
 		name:  "nothing known of it",
-		build: with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }),
+		build: cases.With(cases.Unrecorded, func(c *healer.Case) { c.Superblocks = nil }),
 		want:  []string{"NotResponding target:"},
 	},
 
 	{
 		name:  "read-only filesystem",
-		build: with(superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })),
+		build: cases.With(superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })),
 		want:  []string{"ReadOnlyFilesystem target: is read-only"},
 	},
 	{
 		name:  "read-only after an error",
-		build: with(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true })),
+		build: cases.With(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true })),
 		want:  []string{"ReadOnlyFilesystem target: emergency_ro"},
 	},
 	{
 		name: "read-only after an error, published read-only",
-		build: with(
+		build: cases.With(
 			superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true }),
 			recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }),
 			attr(0, facts.AttrReadOnly),
@@ -166,35 +190,35 @@ var mountPointExamples = []example{
 	},
 	{
 		name:  "mount turned read-only",
-		build: with(attr(0, facts.AttrReadOnly|facts.AttrNoExec)),
+		build: cases.With(attr(0, facts.AttrReadOnly|facts.AttrNoExec)),
 		want:  []string{"ReadOnlyFilesystem target: recorded was read-write"},
 	},
 
 	{
 		name: "block: a directory",
-		build: with(block, func(c *healer.Case) {
+		build: cases.With(block, func(c *healer.Case) {
 			c.MountPoints[0].Inspect.Kind = facts.KindDirectory
-			c.MountPoints[0].Stack[0].Dev = disk
+			c.MountPoints[0].Stack[0].Dev = cases.Disk
 		}),
 		want: []string{"NotABlockDevice target: directory"},
 	},
 	{
 		name: "block: a file",
-		build: with(block, func(c *healer.Case) {
+		build: cases.With(block, func(c *healer.Case) {
 			c.MountPoints[0].Inspect.Kind = facts.KindFile
-			c.MountPoints[0].Stack[0].Dev = disk
+			c.MountPoints[0].Stack[0].Dev = cases.Disk
 		}),
 		want: []string{"NotABlockDevice target: regular file"},
 	},
 	{
 		name:  "block: gone",
-		build: with(block, superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })),
+		build: cases.With(block, superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: cases.Disk, Missing: true} })),
 		want:  []string{"DeviceMissing target:"},
 	},
-	{name: "block: unreadable", build: with(block, probe(syscall.EIO)), want: []string{"IOError target:"}},
+	{name: "block: unreadable", build: cases.With(block, probe(syscall.EIO)), want: []string{"IOError target:"}},
 	{
 		name:  "block: lost",
-		build: with(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, facts.KindFile }),
+		build: cases.With(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, facts.KindFile }),
 		want:  []string{"NotMounted! target:"},
 	},
 }
@@ -205,57 +229,42 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// expectConditions compares "Reason! mount point: part of the message" with what is found.
+// expectConditions expects "Reason! role: part of the message" of the provider.
 func expectConditions(t *testing.T, c healer.Case, want []string) {
 	t.Helper()
 	f, err := New(idle{t}).Examine(c)
 	if err != nil || !f.Mine {
 		t.Fatalf("mine: %v, %v", f.Mine, err)
 	}
-	names := map[string]string{published: "target", staged: "staging"}
-	ok := len(f.Conditions) == len(want)
-	for i, cond := range f.Conditions {
-		head := string(cond.Reason)
-		if cond.Acute {
-			head += "!"
-		}
-		head += " " + names[cond.MountPoint]
-		if i < len(want) {
-			wantHead, part, _ := strings.Cut(want[i], ":")
-			ok = ok && head == wantHead && strings.Contains(cond.Message, strings.TrimSpace(part))
-		}
-	}
-	if !ok {
-		t.Errorf("got %+v\nwant %q", f.Conditions, want)
-	}
+	cases.WantConditions(t, c, f.Conditions, want)
 }
 
 func TestHealthy(t *testing.T) {
 	readOnly := superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })
 	for name, build := range map[string]func() healer.Case{
-		"as recorded":    healthy,
-		"never seen":     with(unrecorded),
-		"block":          with(block),
-		"nothing staged": with(unrecorded, stagingLost),
-		"asked at a staging path where nothing ever was": with(unrecorded, stagingLost, func(c *healer.Case) {
-			c.MountPoints, c.Volume.Path = c.MountPoints[1:], staged
+		"as recorded":    cases.Healthy,
+		"never seen":     cases.With(cases.Unrecorded),
+		"block":          cases.With(block),
+		"nothing staged": cases.With(cases.Unrecorded, cases.StagingLost),
+		"asked at a staging path where nothing ever was": cases.With(cases.Unrecorded, cases.StagingLost, func(c *healer.Case) {
+			c.MountPoints, c.Volume.Path = c.MountPoints[1:], cases.Staged
 		}),
-		"no staging path": with(func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] }),
-		"another boot":    with(func(c *healer.Case) { c.BootID = "next" }),
-		"grown":           with(sized(1 << 40)),
-		"nothing is known of the device this time": with(superblock(func(sb *facts.Superblock) {
-			sb.Device = &facts.BlockDevice{Dev: disk, Identity: facts.Identity{FilesystemUUID: "uuid"}}
+		"no staging path": cases.With(func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] }),
+		"another boot":    cases.With(func(c *healer.Case) { c.BootID = "next" }),
+		"grown":           cases.With(sized(1 << 40)),
+		"nothing is known of the device this time": cases.With(superblock(func(sb *facts.Superblock) {
+			sb.Device = &facts.BlockDevice{Dev: cases.Disk, Identity: facts.Identity{FilesystemUUID: "uuid"}}
 		})),
-		"no vol_data.json": with(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
+		"no vol_data.json": cases.With(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
 		// An intended ro is healthy, whatever intends it.
-		"ro bind over rw staging":     with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)),
-		"ro bind, never seen":         with(unrecorded, attr(0, facts.AttrReadOnly)),
-		"ro filesystem, recorded":     with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
-		"ro filesystem, never seen":   with(unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
-		"ro filesystem, reader only":  with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"a type that is always ro":    with(unrecorded, readOnly, superblock(func(sb *facts.Superblock) { sb.FSType = "squashfs" })),
-		"recorded like a placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
-		"made of the staged one by the driver": with(
+		"ro bind over rw staging":     cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)),
+		"ro bind, never seen":         cases.With(cases.Unrecorded, attr(0, facts.AttrReadOnly)),
+		"ro filesystem, recorded":     cases.With(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
+		"ro filesystem, never seen":   cases.With(cases.Unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
+		"ro filesystem, reader only":  cases.With(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"a type that is always ro":    cases.With(cases.Unrecorded, readOnly, superblock(func(sb *facts.Superblock) { sb.FSType = "squashfs" })),
+		"recorded like a placeholder": cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = cases.Placeholder }), attr(0, cases.Placeholder)),
+		"made of the staged one by the driver": cases.With(
 			recorded(0, func(r *healer.MountPointRecord) { r.Dev = facts.Dev{Minor: 40} }),
 			func(c *healer.Case) {
 				c.MountPoints[0].Stack[0].Dev = facts.Dev{Minor: 40}
@@ -268,17 +277,17 @@ func TestHealthy(t *testing.T) {
 
 func TestConformance(t *testing.T) {
 	h := &scribe{}
-	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}, Acts: func() int { return h.acted }}
+	suite := providertest.Cases{Healthy: cases.Healthy, Sick: map[string]func() healer.Case{}, Acts: func() int { return h.acted }}
 	for _, tc := range examples {
 		if len(tc.want) > 0 {
-			cases.Sick[tc.name] = tc.build
+			suite.Sick[tc.name] = tc.build
 		}
 	}
-	providertest.Run(t, New(h), cases)
+	providertest.Run(t, New(h), suite)
 }
 
 // another publishes a second filesystem, which answers, instead of what is staged.
-func another(stagedType, publishedType string) func(*healer.Case) {
+func another(stagedType, publishedType string) cases.Change {
 	return func(c *healer.Case) {
 		dev := facts.Dev{Major: 8, Minor: 32}
 		c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = dev, publishedType
@@ -302,15 +311,21 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 		build func() healer.Case
 		want  []string
 	}{
-		"ext4, never seen":     {with(unrecorded, another("ext4", "ext4")), wrong},
-		"xfs for btrfs":        {with(unrecorded, another("btrfs", "xfs")), wrong},
-		"ext3 for ext2":        {with(unrecorded, another("ext2", "ext3")), wrong},
-		"ext4, recorded so":    {with(another("ext4", "ext4"), recorded(0, func(r *healer.MountPointRecord) { r.Dev = facts.Dev{Major: 8, Minor: 32} })), wrong},
-		"a new pod's":          {with(another("ext4", "ext4"), func(c *healer.Case) { c.MountPoints[0].Want = nil }), wrong},
-		"an overlay of it":     {with(unrecorded, another("ext4", "overlay")), nil},
-		"a daemon of its own":  {with(unrecorded, another("fuse.x", "fuse.y")), nil},
-		"nothing is staged":    {with(unrecorded, another("ext4", "ext4"), stagingLost), nil},
-		"the same, never seen": {with(unrecorded), nil},
+		"ext4, never seen": {build: cases.With(cases.Unrecorded, another("ext4", "ext4")), want: wrong},
+		"xfs for btrfs":    {build: cases.With(cases.Unrecorded, another("btrfs", "xfs")), want: wrong},
+		"ext3 for ext2":    {build: cases.With(cases.Unrecorded, another("ext2", "ext3")), want: wrong},
+		"ext4, recorded so": {
+			build: cases.With(another("ext4", "ext4"), recorded(0, func(r *healer.MountPointRecord) { r.Dev = facts.Dev{Major: 8, Minor: 32} })),
+			want:  wrong,
+		},
+		"a new pod's": {
+			build: cases.With(another("ext4", "ext4"), func(c *healer.Case) { c.MountPoints[0].Want = nil }),
+			want:  wrong,
+		},
+		"an overlay of it":     {build: cases.With(cases.Unrecorded, another("ext4", "overlay"))},
+		"a daemon of its own":  {build: cases.With(cases.Unrecorded, another("fuse.x", "fuse.y"))},
+		"nothing is staged":    {build: cases.With(cases.Unrecorded, another("ext4", "ext4"), cases.StagingLost)},
+		"the same, never seen": {build: cases.With(cases.Unrecorded)},
 	} {
 		t.Run(name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
 	}

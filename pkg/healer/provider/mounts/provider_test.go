@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/test/harness/cases"
 )
 
 // scribe is a host that notes the plan of a step and asks still.
@@ -75,67 +77,78 @@ func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	return f.Steps[0]
 }
 
+// rebindPlan is how the healthy volume is to be mounted again at its target, with changes.
+func rebindPlan(change ...func(*facts.RebindPlan)) facts.RebindPlan {
+	p := facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true, Target: cases.Published}
+	for _, c := range change {
+		c(&p)
+	}
+	return p
+}
+
+func shared(p *facts.RebindPlan) { p.Private, p.Shared = false, true }
+func slave(p *facts.RebindPlan)  { p.Private = false }
+
 var rebindExamples = map[string]struct {
-	change []func(*healer.Case)
-	did    string
-	plan   facts.RebindPlan
+	change []cases.Change
+	did    string           // none: rebind
+	plan   facts.RebindPlan // none: rebindPlan()
 }{
-	"a subdirectory": {[]func(*healer.Case){lost}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"a subdirectory": {change: []cases.Change{cases.Lost}},
 	"the whole volume": {
-		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
-		"rebind",
-		facts.RebindPlan{Attr: facts.AttrNoExec, Private: true},
+		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
+		plan:   rebindPlan(func(p *facts.RebindPlan) { p.Sub = "" }),
 	},
-	"below a staged subvolume": {[]func(*healer.Case){lost, func(c *healer.Case) {
-		c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
-		c.MountPoints[1].Stack[0].Root = "/vols/v"
-	}}, "rebind", facts.RebindPlan{Sub: "a/b", Attr: facts.AttrNoExec, Private: true}},
+	"below a staged subvolume": {
+		change: []cases.Change{cases.Lost, func(c *healer.Case) {
+			c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
+			c.MountPoints[1].Stack[0].Root = "/vols/v"
+		}},
+		plan: rebindPlan(func(p *facts.RebindPlan) { p.Sub = "a/b" }),
+	},
 	"read-only": {
-		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly })},
-		"rebind",
-		facts.RebindPlan{Sub: "sub", Attr: facts.AttrReadOnly, Private: true},
+		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly })},
+		plan:   rebindPlan(func(p *facts.RebindPlan) { p.Attr = facts.AttrReadOnly }),
 	},
 	"shared": {
-		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
-		"rebind",
-		facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Shared: true},
+		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
+		plan:   rebindPlan(shared),
 	},
 	"slave": {
-		[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
-		"rebind",
-		facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec},
+		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
+		plan:   rebindPlan(slave),
 	},
 	// A pod that waits for its mount is not helped by waiting longer.
-	"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-	"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"a full volume": {change: []cases.Change{cases.Lost, left(0, 0)}},
+	"a slow volume": {change: []cases.Change{cases.Lost, late(9)}},
 	"interrupted, on a full and slow volume": {
-		[]func(*healer.Case){placeholderAlone, left(0, 0), late(9)}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
+		change: []cases.Change{placeholderAlone, left(0, 0), late(9)},
+		did:    "finish",
 	},
-	"a filesystem that counted errors": {
-		[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
-	},
-	"a device that is write-protected": {
-		[]func(*healer.Case){lost, device(func(d *facts.BlockDevice) { d.ReadOnly = true })}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
-	},
-	"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, facts.AttrReadOnly)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-	"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
-	"interrupted":                      {[]func(*healer.Case){placeholderAlone}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+	"a filesystem that counted errors": {change: []cases.Change{cases.Lost, left(0, 0), late(3), counted(1, after)}},
+	"a device that is write-protected": {change: []cases.Change{cases.Lost, device(func(d *facts.BlockDevice) { d.ReadOnly = true })}},
+	"a staged mount that is read-only": {change: []cases.Change{cases.Lost, attr(1, facts.AttrReadOnly)}},
+	"old errors":                       {change: []cases.Change{cases.Lost, counted(7, after), baseline}},
+	"interrupted":                      {change: []cases.Change{placeholderAlone}, did: "finish"},
 }
 
 func TestRebind(t *testing.T) {
 	for name, tc := range rebindExamples {
 		t.Run(name, func(t *testing.T) {
-			c := with(tc.change...)()
+			c := cases.With(tc.change...)()
 			h := &scribe{}
 			s := step(t, h, c)
-			if s.Refused != "" || s.Name != StepRebind || s.Cost != healer.Rebind || s.Source != disk || s.MountPoint.Path != published ||
+			if s.Refused != "" || s.Name != StepRebind || s.Cost != healer.Rebind || s.Source != cases.Disk || s.MountPoint.Path != cases.Published ||
 				!slices.Contains(s.Heals, healer.NotMounted) {
 				t.Fatalf("%+v", s)
 			}
-			if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
+			if err := s.Run(context.Background(), func(context.Context) error { return cases.ErrRevalidate }); !errors.Is(err, cases.ErrRevalidate) {
 				t.Errorf("got %v", err)
 			}
-			tc.plan.Staged, tc.plan.Target = c.MountPoints[1].Stack[0], published
+			if tc.plan.Target == "" {
+				tc.plan = rebindPlan()
+			}
+			tc.plan.Staged, tc.did = c.MountPoints[1].Stack[0], cmp.Or(tc.did, "rebind")
 			if h.did != tc.did || !reflect.DeepEqual(h.plan, tc.plan) {
 				t.Errorf("%s %+v\nwant %s %+v", h.did, h.plan, tc.did, tc.plan)
 			}
@@ -146,37 +159,69 @@ func TestRebind(t *testing.T) {
 	}
 }
 
-func TestRebindIsRefused(t *testing.T) {
-	for _, tc := range []struct {
-		why    string
-		change []func(*healer.Case)
-	}{
-		{"never seen healthy at this mount point", []func(*healer.Case){unrecorded, lost}},
-		{"never seen healthy at this mount point", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
-		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1] }}},
-		{"the staged mount is gone", []func(*healer.Case){lost, stagingLost}},
-		{"several mounts are stacked on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
+var refusedRebinds = []struct {
+	why    string
+	change []cases.Change
+}{
+	{"never seen healthy at this mount point", []cases.Change{cases.Unrecorded, cases.Lost}},
+	{
+		"never seen healthy at this mount point",
+		[]cases.Change{cases.Lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }},
+	},
+	{
+		"no staged mount to bind from",
+		[]cases.Change{cases.Lost, func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1] }},
+	},
+	{"the staged mount is gone", []cases.Change{cases.Lost, cases.StagingLost}},
+	{
+		"several mounts are stacked on the staging path",
+		[]cases.Change{cases.Lost, func(c *healer.Case) {
 			c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2)
-		}}},
-		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
-		{"was not the staged filesystem", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Dev.Minor++ })}},
-		{"another ID mapping", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr |= facts.AttrIDMap })}},
-		{"another ID mapping", []func(*healer.Case){lost, attr(1, facts.AttrIDMap)}},
-		{"not healthy (Disconnected)", []func(*healer.Case){lost, probe(syscall.ENOTCONN)}},
-		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *facts.Superblock) { sb.Shutdown = true })}},
-		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }}},
-		{"not healthy (IOError)", []func(*healer.Case){placeholderAlone, probe(syscall.EIO)}},
-		{"not healthy (NotResponding)", []func(*healer.Case){lost, writing("jbd2_log_wait_commit")}},
-		{"not healthy (DeviceSizeChanged)", []func(*healer.Case){lost, sized(1)}},
-		{"not healthy (PermissionDenied)", []func(*healer.Case){lost, probe(syscall.EACCES)}},
-		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {
+		}},
+	},
+	{
+		"the recorded staging path is another one",
+		[]cases.Change{cases.Lost, recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })},
+	},
+	{
+		"was not the staged filesystem",
+		[]cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Dev.Minor++ })},
+	},
+	{
+		"another ID mapping",
+		[]cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr |= facts.AttrIDMap })},
+	},
+	{"another ID mapping", []cases.Change{cases.Lost, attr(1, facts.AttrIDMap)}},
+	{"not healthy (Disconnected)", []cases.Change{cases.Lost, probe(syscall.ENOTCONN)}},
+	{
+		"not healthy (FilesystemShutdown)",
+		[]cases.Change{cases.Lost, superblock(func(sb *facts.Superblock) { sb.Shutdown = true })},
+	},
+	{
+		"not healthy (WrongVolumeMounted)",
+		[]cases.Change{cases.Lost, func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }},
+	},
+	{"not healthy (IOError)", []cases.Change{placeholderAlone, probe(syscall.EIO)}},
+	{"not healthy (NotResponding)", []cases.Change{cases.Lost, writing("jbd2_log_wait_commit")}},
+	{"not healthy (DeviceSizeChanged)", []cases.Change{cases.Lost, sized(1)}},
+	{"not healthy (PermissionDenied)", []cases.Change{cases.Lost, probe(syscall.EACCES)}},
+	{
+		"does not lie below the staged one",
+		[]cases.Change{cases.Lost, func(c *healer.Case) {
 			c.Record.MountPoints[1].Root, c.MountPoints[1].Stack[0].Root = "/su", "/su"
-		}}},
-		{"not healthy (StaleFileHandle)", []func(*healer.Case){placeholderAlone, func(c *healer.Case) {
+		}},
+	},
+	{
+		"not healthy (StaleFileHandle)",
+		[]cases.Change{placeholderAlone, func(c *healer.Case) {
 			c.MountPoints[0].Stack[0].RootDeleted = true
-		}}},
-	} {
-		s := step(t, idle{t}, with(tc.change...)())
+		}},
+	},
+}
+
+func TestRebindIsRefused(t *testing.T) {
+	for _, tc := range refusedRebinds {
+		s := step(t, idle{t}, cases.With(tc.change...)())
 		if s.Run != nil || !strings.Contains(s.Refused, tc.why) {
 			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
 		}
@@ -189,8 +234,8 @@ func TestRebindOfASickFilesystemSeenAtAnotherMountPoint(t *testing.T) {
 	const other = "/k/pods/b/mount"
 	secondPod := func(c *healer.Case) {
 		p := c.MountPoints[0]
-		p.Path, p.Stack = other, []facts.Mount{mount(other, "/sub", facts.AttrNoExec)}
-		r := *c.Record.MountPoint(published)
+		p.Path, p.Stack = other, []facts.Mount{cases.Mount(other, "/sub", facts.AttrNoExec)}
+		r := *c.Record.MountPoint(cases.Published)
 		r.Path = other
 		c.Record.MountPoints = append(c.Record.MountPoints, r)
 		p.Want = c.Record.MountPoint(other)
@@ -202,23 +247,23 @@ func TestRebindOfASickFilesystemSeenAtAnotherMountPoint(t *testing.T) {
 		c.MountPoints[2].Stack = nil
 	}
 	for _, e := range []syscall.Errno{syscall.EIO, syscall.ENOTCONN} {
-		if s := step(t, idle{t}, with(secondPod, probe(e))()); s.Refused == "" {
+		if s := step(t, idle{t}, cases.With(secondPod, probe(e))()); s.Refused == "" {
 			t.Errorf("%v: the sick filesystem is to be bound at %s", e, s.MountPoint.Path)
 		}
 	}
-	if s := step(t, idle{t}, with(secondPod)()); s.Refused != "" || s.MountPoint.Path != published {
+	if s := step(t, idle{t}, cases.With(secondPod)()); s.Refused != "" || s.MountPoint.Path != cases.Published {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestUnmountDuplicate(t *testing.T) {
-	c := with(placeholderOnTop)()
+	c := cases.With(placeholderOnTop)()
 	h := &scribe{}
 	s := step(t, h, c)
-	if s.Name != StepUnmountDuplicate || s.Refused != "" || s.Source != disk || !slices.Equal(s.Heals, []healer.Reason{healer.StackedMounts}) {
+	if s.Name != StepUnmountDuplicate || s.Refused != "" || s.Source != cases.Disk || !slices.Equal(s.Heals, []healer.Reason{healer.StackedMounts}) {
 		t.Fatalf("%+v", s)
 	}
-	if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
+	if err := s.Run(context.Background(), func(context.Context) error { return cases.ErrRevalidate }); !errors.Is(err, cases.ErrRevalidate) {
 		t.Errorf("got %v", err)
 	}
 	if h.did != "take off" || !reflect.DeepEqual(h.on, c.MountPoints[0].Stack[0]) {
@@ -228,19 +273,19 @@ func TestUnmountDuplicate(t *testing.T) {
 
 func TestNothingIsOfferedFor(t *testing.T) {
 	for name, build := range map[string]func() healer.Case{
-		"a healthy volume":        healthy,
-		"the staging mount point": with(stagingLost),
-		"a foreign stack":         with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2) }),
-		"a stack of placeholders": with(placeholderAlone, placeholderOnTop),
-		"another root below":      with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/x" }),
-		"a dead filesystem":       with(probe(syscall.EIO)),
-		"a full volume":           with(left(0, 0)),
-		"a slow volume":           with(late(9)),
-		"a frozen volume":         with(writing("percpu_rwsem_wait")),
-		"errors":                  with(counted(1, after)),
-		"a read-only mount":       with(attr(0, facts.AttrReadOnly)),
-		"placeholder in staging":  with(func(c *healer.Case) { c.MountPoints[1].Stack[0].Attr = placeholder }),
-		"an intended placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
+		"a healthy volume":        cases.Healthy,
+		"the staging mount point": cases.With(cases.StagingLost),
+		"a foreign stack":         cases.With(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2) }),
+		"a stack of placeholders": cases.With(placeholderAlone, placeholderOnTop),
+		"another root below":      cases.With(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/x" }),
+		"a dead filesystem":       cases.With(probe(syscall.EIO)),
+		"a full volume":           cases.With(left(0, 0)),
+		"a slow volume":           cases.With(late(9)),
+		"a frozen volume":         cases.With(writing("percpu_rwsem_wait")),
+		"errors":                  cases.With(counted(1, after)),
+		"a read-only mount":       cases.With(attr(0, facts.AttrReadOnly)),
+		"placeholder in staging":  cases.With(func(c *healer.Case) { c.MountPoints[1].Stack[0].Attr = cases.Placeholder }),
+		"an intended placeholder": cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = cases.Placeholder }), attr(0, cases.Placeholder)),
 	} {
 		f, err := New(idle{t}).Examine(build())
 		if err != nil || len(f.Steps) != 0 {
