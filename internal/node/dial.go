@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -14,7 +15,7 @@ import (
 
 // Dial connects to a unix socket beneath kubelet's directory.
 //
-// The server does it itself. Neither step can hang on a volume: no mount and no symbolic
+// The server does it itself. No step can hang on a volume: no mount and no symbolic
 // link is on the way, kubelet's directory is on the node's own disk, and a non-blocking
 // connect fails at once (EAGAIN) when the listener's backlog is full (unix(7)).
 func (n *Node) Dial(ctx context.Context, socket string) (net.Conn, error) {
@@ -54,12 +55,31 @@ func openSocket(root, name string) (int, error) {
 }
 
 // openBeneath opens what has the name beneath a directory, as O_PATH, over no symbolic link
-// and no mount.
+// and no mount: what is mounted there may be a volume, whose server never answers.
+//
+// A driver's pod that has its own directory mounted within kubelet's, and that one with
+// Bidirectional propagation, makes of it a mount of the host. It lies on itself, so what is
+// looked for is beneath it, too: there it is opened, in a clone of kubelet's mount alone.
 func openBeneath(root, name string) (int, error) {
 	dir, err := mount.Open(unix.AT_FDCWD, root, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	return mount.OpenOverNoLink(dir, name, unix.O_PATH, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV)
+	open := func(dir int) (int, error) {
+		return mount.OpenOverNoLink(dir, name, unix.O_PATH, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV)
+	}
+	fd, err := open(dir)
+	if !errors.Is(err, unix.EXDEV) {
+		return fd, err
+	}
+	bare, cloneErr := mount.Clone(dir)
+	if cloneErr != nil {
+		return -1, errors.Join(err, cloneErr)
+	}
+	defer unix.Close(bare)
+	if fd, beneath := open(bare); beneath == nil {
+		return fd, nil
+	}
+	return -1, err
 }

@@ -58,6 +58,39 @@ func TestDialCrossesNoMount(t *testing.T) {
 	}
 }
 
+// A driver's directory that is mounted on itself, as kubelet's root is by a driver's pod, is
+// that directory; another one of the node's disk that is mounted there is not looked at.
+func TestDialADirectoryMountedOnItself(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	done(t, os.MkdirAll(root+"/plugins/a", 0o700))
+	done(t, os.MkdirAll(root+"/elsewhere", 0o700))
+	onItself(t, root+"/plugins")
+	onItself(t, root+"/plugins/a")
+	listen(t, root+"/plugins/a/csi.sock")
+	conn, err := n.Dial(within(t, time.Minute), root+"/plugins/a/csi.sock")
+	done(t, err)
+	done(t, conn.Close())
+
+	bind(t, root+"/elsewhere", root+"/plugins/a")
+	listen(t, root+"/plugins/a/other")
+	if _, err := n.Dial(within(t, time.Minute), root+"/plugins/a/other"); !errors.Is(err, syscall.EXDEV) {
+		t.Errorf("a socket on a mount: %v", err)
+	}
+}
+
+// onItself binds a directory on itself, as a pod with Bidirectional propagation has the node do.
+func onItself(t *testing.T, dir string) {
+	t.Helper()
+	bind(t, dir, dir)
+}
+
+func bind(t *testing.T, from, to string) {
+	t.Helper()
+	done(t, unix.Mount(from, to, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { done(t, unix.Unmount(to, unix.MNT_DETACH)) })
+}
+
 // A driver that accepts no connection makes nobody wait.
 func TestDialAFullBacklog(t *testing.T) {
 	n, root := newNode(t)

@@ -238,3 +238,24 @@ func TestDriverThatListensAgain(t *testing.T) {
 	listens("plugins/a.example.com/csi.sock")
 	told("a.example.com")
 }
+
+// The pod of a driver may have the driver's directory mounted on itself in all of the node, at
+// any time, and more than once.
+func TestDriverThatListensAgainBeneathAMount(t *testing.T) {
+	realKernel(t)
+	root := t.TempDir()
+	dir := root + "/plugins/a.example.com"
+	done(t, os.MkdirAll(dir, 0o700))
+	done(t, os.Mkdir(root+"/plugins_registry", 0o700))
+	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
+	done(t, err)
+	for range 2 {
+		onItself(t, dir)
+		done(t, e.FollowDrivers([]string{"a.example.com"}))
+		done(t, os.WriteFile(dir+"/csi.sock", nil, 0o600))
+		if event := <-e.Events(); event != (SuperblockEvent{Driver: "a.example.com"}) {
+			t.Errorf("told of %v", event)
+		}
+		done(t, os.Remove(dir+"/csi.sock"))
+	}
+}
