@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/dynamic"
 	_ "k8s.io/client-go/plugin/pkg/client/auth/oidc" // the only kind of login that needs code, as in kubectl
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,8 +40,8 @@ func setOf(flags *pflag.FlagSet, names ...string) (set []string) {
 	return set
 }
 
-// config returns how to reach the API, and the namespace.
-func (f *clusterFlags) config() (*rest.Config, string, error) {
+// connect returns the API, and the namespace.
+func (f *clusterFlags) connect() (kube.Client, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	from := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{
@@ -53,22 +52,16 @@ func (f *clusterFlags) config() (*rest.Config, string, error) {
 		err = errors.New("there is no kubeconfig, which says where the cluster is: name one by --kubeconfig or KUBECONFIG; on a node, root names the volume of a claim as NAMESPACE/NAME")
 	}
 	if err != nil {
-		return nil, "", status.Error(codes.Unavailable, err.Error())
+		return kube.Client{}, "", status.Error(codes.Unavailable, err.Error())
 	}
 	namespace, _, err := from.Namespace()
-	cfg.Timeout = requestTimeout
-	cfg.WarningHandler = rest.NoWarnings{} // what a server says goes to no terminal unread
-	return cfg, namespace, err
-}
-
-// connect returns the API, and the namespace.
-func (f *clusterFlags) connect() (kube.Client, string, error) {
-	cfg, namespace, err := f.config()
 	if err != nil {
 		return kube.Client{}, "", err
 	}
-	client, err := dynamic.NewForConfig(cfg)
-	return kube.Client{Interface: client}, namespace, err
+	cfg.Timeout = requestTimeout
+	cfg.WarningHandler = rest.NoWarnings{} // what a server says goes to no terminal unread
+	client, err := kube.New(cfg)
+	return client, namespace, err
 }
 
 // refused returns an error of the API as one that a command got. Who needs which right is

@@ -50,6 +50,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		answer = f.created
 	case path == "/api/v1/namespaces/shop/persistentvolumeclaims", path == "/api/v1/persistentvolumeclaims":
+		if accept := r.Header.Get("Accept"); !strings.Contains(accept, "as=PartialObjectMetadataList") {
+			f.t.Errorf("whole claims are read: %s", accept)
+		}
 		answer = metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, Items: f.claims}
 	default:
 		http.NotFound(w, r)

@@ -155,7 +155,7 @@ func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output st
 
 func claimsHealth(ctx context.Context, api kube.Client, namespace string) ([]claimHealth, error) {
 	all := []claimHealth{}
-	err := kube.Each(ctx, api, claimsResource, namespace, "", func(claim *metav1.PartialObjectMetadata) {
+	err := kube.EachMetadata(ctx, api, claimsResource, namespace, "", func(claim *metav1.PartialObjectMetadata) {
 		before := len(all)
 		for name, text := range claim.Annotations {
 			one := claimHealth{Namespace: claim.Namespace, Claim: claim.Name}

@@ -45,11 +45,11 @@ func newWhy(dial dialer) *cobra.Command {
 		if ask == nil || name == "" {
 			return usage("name a pod/NAME or a bucket/NAME")
 		}
-		api, namespace, err := flags.config()
+		api, namespace, err := flags.connect()
 		if err != nil {
 			return err
 		}
-		asks := why.Config{API: api, Namespace: namespace, Program: c.Root().DisplayName()}
+		asks := why.Config{Client: api, Namespace: namespace, Program: c.Root().DisplayName()}
 		if dial != nil && os.Geteuid() == 0 {
 			host, _ := os.Hostname()
 			node.Name = cmp.Or(node.Name, os.Getenv("NODE_NAME"), host)

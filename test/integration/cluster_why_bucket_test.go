@@ -68,8 +68,8 @@ func TestWhyBucket(t *testing.T) {
 
 		p.cosi(version, "BucketClaim", "failed", map[string]any{}, with(failed("rpc error: code = InvalidArgument desc = no such region"), "boundBucketName", "bc-failed"))
 		p.cosi(version, "Bucket", "bc-failed", map[string]any{}, failed("rpc error: code = ResourceExhausted desc = quota"))
-		text := p.says("bucket/failed", "BucketFailed", "quota", "ResourceExhausted: tried again by COSI's specification, given up by the stricter proposal")
-		if !strings.Contains(text, "InvalidArgument: given up by COSI's specification, given up by the stricter proposal") {
+		text := p.says("bucket/failed", "BucketFailed", "quota", "RESOURCE_EXHAUSTED: tried again by COSI's specification, given up by the stricter proposal")
+		if !strings.Contains(text, "INVALID_ARGUMENT: given up by COSI's specification, given up by the stricter proposal") {
 			t.Error(text)
 		}
 
@@ -79,7 +79,7 @@ func TestWhyBucket(t *testing.T) {
 			t.Errorf("%d %s", code, text)
 		}
 		p.cosi(version, "BucketAccess", "denied", access("good", "denied-creds"), failed("rpc error: code = OutOfRange desc = the policy is too large"))
-		p.says("bucket/good", "BucketAccessFailed", "OutOfRange: given up")
+		p.says("bucket/good", "BucketAccessFailed", "OUT_OF_RANGE: given up")
 
 		// A person who may not read Secrets.
 		p.cosi(version, "BucketAccess", "granted", access("good", "creds"), ready)

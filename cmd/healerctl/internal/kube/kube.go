@@ -11,13 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 )
 
-// pageSize is how many objects one request asks for.
-const pageSize = 500
-
 // Client is for an API of which each answer is decoded into the type that the caller names.
-type Client struct{ dynamic.Interface }
+type Client struct {
+	dynamic.Interface
+
+	// Metadata reads that of objects, and no more.
+	Metadata metadata.Interface
+}
+
+// New returns a client, which asks nothing yet.
+func New(cfg *rest.Config) (Client, error) {
+	objects, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return Client{}, err
+	}
+	only, err := metadata.NewForConfig(cfg)
+	return Client{objects, only}, err
+}
 
 // Get returns an object.
 func Get[T any](ctx context.Context, c Client, of schema.GroupVersionResource, namespace, name string) (*T, error) {
@@ -43,22 +58,27 @@ func Create[T any](ctx context.Context, c Client, of schema.GroupVersionResource
 
 // Each calls visit for all objects of a kind that a field selector fits.
 func Each[T any](ctx context.Context, c Client, of schema.GroupVersionResource, namespace, fields string, visit func(*T)) error {
-	for options := (metav1.ListOptions{Limit: pageSize, FieldSelector: fields}); ; {
-		page, err := c.Resource(of).Namespace(namespace).List(ctx, options)
-		if err != nil {
-			return err
-		}
-		for i := range page.Items {
-			object, err := decode[T](&page.Items[i])
-			if err != nil {
-				return err
-			}
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return c.Resource(of).Namespace(namespace).List(ctx, o)
+	}
+	return pager.New(list).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(raw runtime.Object) error {
+		object, err := decode[T](raw.(*unstructured.Unstructured))
+		if err == nil {
 			visit(object)
 		}
-		if options.Continue = page.GetContinue(); options.Continue == "" {
-			return nil
-		}
+		return err
+	})
+}
+
+// EachMetadata is Each for what an object's metadata tells.
+func EachMetadata(ctx context.Context, c Client, of schema.GroupVersionResource, namespace, fields string, visit func(*metav1.PartialObjectMetadata)) error {
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return c.Metadata.Resource(of).Namespace(namespace).List(ctx, o)
 	}
+	return pager.New(list).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(object runtime.Object) error {
+		visit(object.(*metav1.PartialObjectMetadata))
+		return nil
+	})
 }
 
 func decode[T any](raw *unstructured.Unstructured) (*T, error) {

@@ -6,10 +6,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/metadata"
-
-	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 )
 
 // apiTimeout bounds all requests together: an API that answers none costs a person no more than
@@ -29,20 +25,7 @@ var (
 // api reads with the caller's rights, for an answer.
 type api struct {
 	Config
-	kube.Client
 	*Answer
-
-	// secrets reads metadata only.
-	secrets metadata.Interface
-}
-
-func connect(c Config) (*api, error) {
-	objects, err := dynamic.NewForConfig(c.API)
-	if err != nil {
-		return nil, err
-	}
-	secrets, err := metadata.NewForConfig(c.API)
-	return &api{c, kube.Client{Interface: objects}, &Answer{}, secrets}, err
 }
 
 // read notes what could not be read, and reports whether it was. Which right is missing is in

@@ -67,11 +67,9 @@ func (c *cosi) secretFor(claim string) string {
 func Bucket(ctx context.Context, c Config, name string) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	a, err := connect(c)
-	if err != nil {
-		return nil, err
-	}
+	a := &api{c, &Answer{}}
 	var claim *cosi
+	var err error
 	version := ""
 	kind := func(resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "objectstorage.k8s.io", Version: version, Resource: resource}
@@ -137,8 +135,7 @@ func (a *api) provisioning(c *cosi, kind, call string) {
 func retries(message, call string) string {
 	code := codeIn(message)
 	for _, row := range bucket.COSICodes() {
-		named := strings.EqualFold(strings.ReplaceAll(row.Code, "_", ""), code) || row.Code == "any other" // INVALID_ARGUMENT is InvalidArgument
-		if code != "" && named && (row.Call == "" || row.Call == call) {
+		if code != "" && (row.Code == code || row.Code == "any other") && (row.Call == "" || row.Call == call) {
 			does := map[bool]string{true: "tried again", false: "given up"}
 			return fmt.Sprintf(". %s: %s by COSI's specification, %s by the stricter proposal", code, does[row.Retried], does[row.RetriedStrictly])
 		}
@@ -149,7 +146,7 @@ func retries(message, call string) string {
 // credentials names the pods that were started before a Secret last changed. Of the Secret
 // its metadata is read only.
 func (a *api) credentials(ctx context.Context, name string) {
-	secret, err := a.secrets.Resource(secrets).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
+	secret, err := a.Metadata.Resource(secrets).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		a.add("SecretMissing", "Secret "+name+" does not exist", "see the log of the driver's pod (COSI's sidecar writes it)")
 	}

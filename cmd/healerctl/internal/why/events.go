@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
@@ -22,11 +24,18 @@ import (
 // 1: grpc-go's words, 2: the code, 3: the driver's words.
 var rpcError = regexp.MustCompile(`rpc error: code = (\w+) desc = `)
 
+// codeIn returns the code in the spelling of the specifications: ABORTED; empty if there is none.
 func codeIn(message string) string {
-	if found := rpcError.FindStringSubmatch(message); found != nil {
-		return found[1]
+	found := rpcError.FindStringSubmatch(message)
+	if found == nil {
+		return ""
 	}
-	return ""
+	for number, name := range code.Code_name {
+		if codes.Code(number).String() == found[1] { //nolint:gosec // from 0 to 16
+			return name
+		}
+	}
+	return found[1]
 }
 
 // said is what an event says: its reason, and the volume that kubelet and the attach-detach
@@ -100,14 +109,14 @@ func (p *podCase) events(ctx context.Context) {
 
 // mountFailed says what the answer of a driver to kubelet means.
 func (p *podCase) mountFailed(message, text string) {
-	code := codeIn(message)
+	answered := codeIn(message)
 	switch {
 	case strings.Contains(message, "not found in the list of registered CSI drivers"):
 		p.add("DriverNotRegistered", text, p.driverLog())
-	case code == "Aborted":
+	case answered == code.Code_ABORTED.String():
 		p.add("DriverBusy", "the driver is still at work on an earlier call for the volume, and answers ABORTED: "+text,
 			"wait: kubelet calls again. If it lasts, that earlier call hangs: see on the node what it waits for", p.driverLog())
-	case code == "DeadlineExceeded", code == "Unavailable":
+	case answered == code.Code_DEADLINE_EXCEEDED.String(), answered == code.Code_UNAVAILABLE.String():
 		p.add("DriverSilent", "the driver did not answer kubelet: "+text, p.driverLog(), keepDriver)
 	default:
 		p.add("MountFailed", text, p.kubectl("describe pod "+p.pod.Name), p.driverLog())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/internal/operation"
@@ -188,7 +189,7 @@ func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layo
 		return
 	}
 	living := map[string]bool{}
-	err = kube.Each(ctx, p.Client, pods, "", "spec.nodeName="+p.Node.Name, func(pod *corev1.Pod) {
+	err = kube.EachMetadata(ctx, p.Client, pods, "", "spec.nodeName="+p.Node.Name, func(pod *metav1.PartialObjectMetadata) {
 		living[string(pod.UID)] = true
 		living[pod.Annotations["kubernetes.io/config.hash"]] = true // kubelet's UID of a static pod
 	})

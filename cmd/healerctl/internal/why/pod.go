@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
@@ -20,8 +19,9 @@ import (
 
 // Config says whom to ask.
 type Config struct {
-	// API is the cluster, as the person may use it.
-	API       *rest.Config
+	// Client is for the cluster, as the person may use it.
+	kube.Client
+
 	Namespace string
 	// Program is what the person calls this program.
 	Program string
@@ -48,10 +48,7 @@ type volume struct {
 
 // Pod says why a pod does not start, stop or read.
 func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
-	a, err := connect(c)
-	if err != nil {
-		return nil, err
-	}
+	a := &api{c, &Answer{}}
 	asking, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	pod, err := kube.Get[corev1.Pod](asking, a.Client, pods, c.Namespace, name)

@@ -29,7 +29,7 @@ func waiting(t *testing.T, objects ...runtime.Object) *podCase {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid"}, Spec: corev1.PodSpec{NodeName: "here"}}
 	return &podCase{
-		api: &api{Client: kube.Client{Interface: fake.NewSimpleDynamicClient(scheme, objects...)}, Config: Config{Namespace: "shop", Program: "healerctl"}, Answer: &Answer{}},
+		api: &api{Config: Config{Client: kube.Client{Interface: fake.NewSimpleDynamicClient(scheme, objects...)}, Namespace: "shop", Program: "healerctl"}, Answer: &Answer{}},
 		pod: pod, mounting: true,
 	}
 }

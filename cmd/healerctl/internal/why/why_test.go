@@ -44,13 +44,13 @@ func TestOrderHasEveryReason(t *testing.T) {
 
 func TestRetries(t *testing.T) {
 	for message, want := range map[string]string{
-		"rpc error: code = InvalidArgument desc = x":    "InvalidArgument: given up by COSI's specification, given up by",
-		"rpc error: code = Internal desc = x":           "Internal: tried again by COSI's specification, tried again by",
-		"rpc error: code = DeadlineExceeded desc = x":   "DeadlineExceeded: tried again by COSI's specification, given up by",
-		"x: rpc error: code = AlreadyExists desc = x":   "AlreadyExists: given up",
-		"rpc error: code = OutOfRange desc = x":         "OutOfRange: tried again",
+		"rpc error: code = InvalidArgument desc = x":    "INVALID_ARGUMENT: given up by COSI's specification, given up by",
+		"rpc error: code = Internal desc = x":           "INTERNAL: tried again by COSI's specification, tried again by",
+		"rpc error: code = DeadlineExceeded desc = x":   "DEADLINE_EXCEEDED: tried again by COSI's specification, given up by",
+		"x: rpc error: code = AlreadyExists desc = x":   "ALREADY_EXISTS: given up",
+		"rpc error: code = OutOfRange desc = x":         "OUT_OF_RANGE: tried again",
 		"the BucketClass names no driver":               "",
-		"failed: rpc error: code = Unknown desc = code": "Unknown: tried again",
+		"failed: rpc error: code = Unknown desc = code": "UNKNOWN: tried again",
 	} {
 		got := retries(message, "DriverCreateBucket")
 		if !strings.Contains(got, want) || want == "" && got != "" {
