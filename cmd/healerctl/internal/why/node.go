@@ -84,7 +84,7 @@ func Ask[Q, A any](ctx context.Context, pool *worker.Pool, op operation.Op[Q, A]
 
 // waits says what a process means that waits in the kernel.
 func (p *podCase) waits(ctx context.Context, pool *worker.Pool, kubelet layout.Kubelet, w waitingProcess) {
-	name := fmt.Sprintf("%s (process %d, state %c)", w.Command, w.PID, w.State)
+	name := fmt.Sprintf("%s (process %d, state %s)", w.Command, w.PID, w.State)
 	where := "in " + cmp.Or(w.Function, "a place that the kernel does not tell")
 	toDo := append(adviceOn(w.Function), fmt.Sprintf("on the node: cat /proc/%d/task/%d/stack; in state D the wait ends when the storage answers, and by no signal", w.PID, w.TID))
 	switch {

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -56,6 +55,8 @@ const (
 	betweenLooks = time.Second
 	// programAge is how long a mount or umount may take.
 	programAge = 5 * time.Second
+	// tick is the unit of a process's start in /proc (USER_HZ).
+	tick = time.Second / 100
 )
 
 // programs mount and unmount, and end. Those that stay as daemons, such as mount.ntfs, are
@@ -68,12 +69,12 @@ type waitsQuery struct{ PodUID string }
 type waitingProcess struct {
 	PID, TID int
 	Command  string
-	State    byte
+	State    string
 	// Function is the kernel's that it waits in; empty if the kernel does not tell.
 	Function string
 	// Switches counts how often it has waited: a thread with much to read or write is found
 	// waiting most of the time, and never twice in the same wait.
-	Switches string
+	Switches uint64
 	// Age is that of the process.
 	Age time.Duration
 	// Program is true for one of programs, OfPod for a process of the pod's containers,
@@ -101,44 +102,39 @@ func look(q waitsQuery) (found []waitingProcess, err error) {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		return nil, err
 	}
-	processes, err := os.ReadDir("/proc")
-	for _, dir := range processes {
-		pid, err := strconv.Atoi(dir.Name())
+	processes, err := procfs.AllProcs()
+	for _, process := range processes {
+		stat, err := process.Stat()
 		if err != nil {
-			continue
-		}
-		command, state, started, ok := readStat(path.Join("/proc", dir.Name()))
-		if !ok {
 			continue // it has ended
 		}
-		w := waitingProcess{PID: pid, TID: pid, Command: command, State: state, Age: time.Duration(now.Nano()) - started}
-		if w.Program = slices.Contains(programs, command) && state != 'Z' && mayMount(pid); w.Program {
-			if w.Function, w.Switches = waitOf(pid, pid); w.Age > programAge {
+		w := waitingProcess{PID: process.PID, Command: stat.Comm}
+		w.Age = time.Duration(now.Nano()) - time.Duration(stat.Starttime)*tick //nolint:gosec // no machine runs for 292 years
+		if w.Program = slices.Contains(programs, stat.Comm) && stat.State != "Z" && mayMount(process); w.Program {
+			if w.in(process, stat.State); w.Age > programAge {
 				found = append(found, w)
 			}
 			continue
 		}
-		found = append(found, threads(w, q.PodUID)...)
+		found = append(found, threads(w, process, q.PodUID)...)
 	}
 	return found, err
 }
 
 // threads returns one thread of a process that waits uninterruptibly, if that matters: what
 // waits in the same place is named once.
-func threads(w waitingProcess, uid string) (found []waitingProcess) {
-	all, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", w.PID))
-	for _, dir := range all {
-		tid, _ := strconv.Atoi(dir.Name())
-		task := fmt.Sprintf("/proc/%d/task/%d", w.PID, tid)
-		_, state, _, ok := readStat(task)
-		if !ok || state != 'D' {
+func threads(w waitingProcess, process procfs.Proc, uid string) []waitingProcess {
+	all, _ := procfs.AllThreads(w.PID)
+	for _, thread := range all {
+		stat, err := thread.Stat()
+		if err != nil || stat.State != "D" {
 			continue
 		}
-		w.TID, w.State = tid, state
-		w.Function, w.Switches = waitOf(w.PID, tid)
+		w.in(thread, stat.State)
+		task := fmt.Sprintf("/proc/%d/task/%d", w.PID, w.TID)
 		stack, _ := os.ReadFile(task + "/stack") // CAP_SYS_ADMIN
 		cgroup, _ := os.ReadFile(task + "/cgroup")
-		w.Mounting = mayMount(w.PID) && slices.ContainsFunc([]string{"sys_umount", "sys_mount", "sys_fsconfig", "sys_move_mount"}, func(call string) bool { return strings.Contains(string(stack), call) })
+		w.Mounting = mayMount(process) && slices.ContainsFunc([]string{"sys_umount", "sys_mount", "sys_fsconfig", "sys_move_mount"}, func(call string) bool { return strings.Contains(string(stack), call) })
 		// kubelet's cgroups have the UID as it is, systemd's slices with underscores.
 		w.OfPod = uid != "" && (strings.Contains(string(cgroup), uid) || strings.Contains(string(cgroup), strings.ReplaceAll(uid, "-", "_")))
 		if w.Mounting || w.OfPod {
@@ -148,52 +144,24 @@ func threads(w waitingProcess, uid string) (found []waitingProcess) {
 	return nil
 }
 
+// in says in what a thread waits.
+func (w *waitingProcess) in(thread procfs.Proc, state string) {
+	status, _ := thread.NewStatus()
+	w.TID, w.State, w.Switches = thread.PID, state, status.VoluntaryCtxtSwitches
+	w.Function, _ = thread.Wchan()
+}
+
 // mayMount reports whether a process has CAP_SYS_ADMIN in our own user namespace, without which
 // it mounts nothing that kubelet waits for: each pod's user may call a process mount, give it any
 // path as an argument, and mount in a user namespace of its own.
-func mayMount(pid int) bool {
+func mayMount(p procfs.Proc) bool {
 	own, err := os.Readlink("/proc/self/ns/user")
-	its, itsErr := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
+	its, itsErr := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", p.PID))
 	if err != nil || itsErr != nil || own != its {
 		return false
 	}
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, capabilities, _ := strings.Cut(string(status), "\nCapEff:\t")
-	capabilities, _, _ = strings.Cut(capabilities, "\n")
-	effective, err := strconv.ParseUint(capabilities, 16, 64)
-	return err == nil && effective&(1<<unix.CAP_SYS_ADMIN) != 0
-}
-
-// waitOf returns the kernel function that a thread waits in (proc_pid_wchan(5)), and how often
-// it has waited (proc_pid_status(5)).
-func waitOf(pid, tid int) (function, switches string) {
-	task := fmt.Sprintf("/proc/%d/task/%d", pid, tid)
-	wchan, _ := os.ReadFile(task + "/wchan")
-	status, _ := os.ReadFile(task + "/status")
-	_, switches, _ = strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
-	return strings.TrimPrefix(string(wchan), "0"), switches
-}
-
-// readStat reads a process or a thread (proc_pid_stat(5)):
-//
-//	17 (s3 driver) S 1 17 ... 4711 ...
-//	       1       2           22
-//
-// 1: its name, which may hold anything; 2: its state; 22: its start, in ticks since the boot.
-func readStat(dir string) (command string, state byte, started time.Duration, ok bool) {
-	raw, err := os.ReadFile(dir + "/stat")
-	stat := string(raw)
-	from, to := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
-	if err != nil || from < 0 || to < from {
-		return "", 0, 0, false
-	}
-	const startTime, tick = 22 - 3, time.Second / 100 // the first field behind the name is the third; USER_HZ
-	fields := strings.Fields(stat[to+1:])
-	if len(fields) <= startTime {
-		return "", 0, 0, false
-	}
-	ticks, err := strconv.ParseInt(fields[startTime], 10, 64)
-	return stat[from+1 : to], fields[0][0], time.Duration(ticks) * tick, err == nil
+	status, err := p.NewStatus()
+	return err == nil && status.CapEff&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // maxArgumentBytes is many times what a mount's arguments have; a process may have megabytes.

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/procfs"
 )
 
 // Each pod's user may call a process mount.
@@ -31,8 +33,9 @@ func TestMayMount(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = stdout.Read(make([]byte, 1)) // it is who it will be
-		if got := mayMount(cmd.Process.Pid); got != want {
-			t.Errorf("%q may mount: %t", with, got)
+		process, err := procfs.NewProc(cmd.Process.Pid)
+		if got := mayMount(process); got != want || err != nil {
+			t.Errorf("%q may mount: %t, %v", with, got, err)
 		}
 		_ = stdin.Close()
 		_ = cmd.Wait()
