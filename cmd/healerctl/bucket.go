@@ -41,9 +41,9 @@ func newCheckBucket() *cobra.Command {
 			return usage("--endpoint: only with a VOLUME-ID; that of a bucket is in the Secret")
 		}
 		for said := ""; ; {
-			says := progress(c.ErrOrStderr(), "checking")
+			_, done := progress(c.ErrOrStderr(), "checking")
 			report := checkDir(c.Context(), dir, flags)
-			says.done()
+			done()
 			switch {
 			case c.Context().Err() != nil && watch:
 				return nil

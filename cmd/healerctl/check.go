@@ -46,13 +46,13 @@ func newCheck(dial dialer, heals bool) *cobra.Command {
 		request.VolumeId = args[0]
 		return dial(func(client adminpb.AdminClient) (err error) {
 			var report *adminpb.VolumeReport
-			says := progress(c.ErrOrStderr(), doing)
+			_, done := progress(c.ErrOrStderr(), doing)
 			if heals {
 				report, err = client.HealVolume(c.Context(), &request)
 			} else {
 				report, err = client.CheckVolume(c.Context(), &adminpb.CheckVolumeRequest{VolumeId: request.GetVolumeId(), Driver: request.GetDriver(), Path: request.GetPath()})
 			}
-			says.done()
+			done()
 			if err != nil && c.Context().Err() != nil {
 				err = status.Error(codes.Canceled, "interrupted; the server finishes what it began")
 			}

@@ -103,10 +103,10 @@ func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is 
 // again.
 func wait(ctx context.Context, api kube.Client, stderr io.Writer, job *v1alpha1.VolumeHealJob) (*v1alpha1.VolumeHealJob, error) {
 	name, last := job.Namespace+"/"+job.Name, error(nil)
-	says := progress(stderr, name)
-	defer says.done()
+	say, done := progress(stderr, name)
+	defer done()
 	for job.Status.Result == "" {
-		says.text(name + ", " + waitsFor(job))
+		say(name + ", " + waitsFor(job))
 		select {
 		case <-time.After(jobGap):
 		case <-ctx.Done():

@@ -52,44 +52,30 @@ func painted(w io.Writer, verdict, text string) string {
 	return colourOf(verdict) + text + normal
 }
 
-// working says on a terminal what goes on, and for how long, once that is noticed.
-type working struct {
-	says          atomic.Pointer[string]
-	stop, stopped chan struct{}
-}
-
-func progress(w io.Writer, doing string) *working {
-	p := &working{stop: make(chan struct{}), stopped: make(chan struct{})}
-	p.text(doing)
-	if isTerminal(w) {
-		go p.show(w)
-	} else {
-		close(p.stopped)
+// progress says on a terminal what goes on, and for how long, once that is noticed, until done has
+// returned. say changes what that is.
+func progress(w io.Writer, doing string) (say func(string), done func()) {
+	var now atomic.Value
+	say = func(doing string) { now.Store(doing) }
+	if !isTerminal(w) {
+		return say, func() {}
 	}
-	return p
-}
-
-func (p *working) text(doing string) { p.says.Store(&doing) }
-
-func (p *working) show(w io.Writer) {
-	defer close(p.stopped)
-	began, said := time.Now(), false
-	for {
-		select {
-		case <-p.stop:
-			if said {
-				_, _ = fmt.Fprint(w, erased)
+	say(doing)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for began, said := time.Now(), ""; ; said = erased {
+			select {
+			case <-stop:
+				_, _ = fmt.Fprint(w, said)
+				return
+			case <-time.After(time.Second):
+				_, _ = fmt.Fprintf(w, "%s%s: %d s", erased, printable.Line(now.Load().(string), maxCellBytes), int(time.Since(began).Seconds()))
 			}
-			return
-		case <-time.After(time.Second):
-			said = true
-			_, _ = fmt.Fprintf(w, "%s%s: %d s", erased, printable.Line(*p.says.Load(), maxCellBytes), int(time.Since(began).Seconds()))
 		}
+	}()
+	return say, func() {
+		close(stop)
+		<-stopped
 	}
-}
-
-// done returns when nothing more is said.
-func (p *working) done() {
-	close(p.stop)
-	<-p.stopped
 }

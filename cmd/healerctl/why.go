@@ -55,9 +55,9 @@ func newWhy(dial dialer) *cobra.Command {
 			node.Name = cmp.Or(node.Name, os.Getenv("NODE_NAME"), host)
 			asks.Node = &node
 		}
-		says := progress(c.ErrOrStderr(), "asking")
+		_, done := progress(c.ErrOrStderr(), "asking")
 		found, err := ask(c.Context(), asks, name)
-		says.done()
+		done()
 		if err != nil {
 			return refused(err)
 		}

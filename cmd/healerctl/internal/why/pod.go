@@ -132,8 +132,8 @@ func (p *podCase) node(ctx context.Context) {
 		p.read("which nodes have a taint of node-healer", err)
 		return
 	}
-	if reason, says := p.stateOf(ctx, name); reason != "" {
-		p.add(reason, says, outOfService(reason, name)...)
+	if c := p.stateOf(ctx, name); c != nil {
+		p.Causes = append(p.Causes, *c)
 	}
 }
 
@@ -141,15 +141,18 @@ func (p *podCase) driverLog() string {
 	return "see the driver's pod on this node, and its log: kubectl get pods -A --field-selector=spec.nodeName=" + p.pod.Spec.NodeName
 }
 
-// stateOf returns what is wrong with a node; an empty reason if nothing is, or if that is not
-// known.
-func (p *podCase) stateOf(ctx context.Context, name string) (reason, says string) {
+// stateOf returns what is wrong with a node; nil if nothing is, or if that is not known. A pod that
+// is deleted by force, or a volume that is detached, while the node still writes loses data: the
+// taint comes after the switch.
+func (p *podCase) stateOf(ctx context.Context, name string) *Cause {
 	node, err := kube.Get[corev1.Node](ctx, p.Client, nodes, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "NodeGone", "node " + name + " is not in the cluster any more; its machine may still run, and write"
+		return &Cause{"NodeGone", "node " + name + " is not in the cluster any more; its machine may still run, and write", []string{
+			"see at its console whether the machine still runs. If it does, switch it off or have it join again: Kubernetes deletes the pods of a node that was removed, and detaches their volumes, without knowing that it has stopped writing",
+		}}
 	case !p.read("how node "+name+" stands", err):
-		return "", ""
+		return nil
 	}
 	has := func(key string) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
@@ -163,30 +166,18 @@ func (p *podCase) stateOf(ctx context.Context, name string) (reason, says string
 	since := " since " + ready.LastTransitionTime.Format(time.RFC3339)
 	switch {
 	case has(corev1.TaintNodeOutOfService):
-		return "NodeOutOfService", fmt.Sprintf("node %s has the taint %s: its pods are deleted and its volumes detached without waiting for it", name, corev1.TaintNodeOutOfService)
+		return &Cause{"NodeOutOfService", fmt.Sprintf("node %s has the taint %s: its pods are deleted and its volumes detached without waiting for it", name, corev1.TaintNodeOutOfService), []string{
+			"once the node has been started anew and is ready: kubectl taint node " + name + " " + corev1.TaintNodeOutOfService + "-",
+		}}
 	case has(corev1.TaintNodeUnreachable) || ready.Status == corev1.ConditionUnknown:
-		return "NodeUnreachable", "node " + name + " has not been heard of" + since + "; it may still run, and write"
+		return &Cause{"NodeUnreachable", "node " + name + " has not been heard of" + since + "; it may still run, and write", []string{
+			"kubectl describe node " + name + "; then see at its console whether it runs: a network or a kubelet that comes back is enough, and loses nothing",
+			"only once it is switched off and stays so: kubectl taint node " + name + " " + corev1.TaintNodeOutOfService + "=nodeshutdown:NoExecute. Before that no pod of it may be deleted by force: two nodes would write to one volume",
+		}}
 	case has(corev1.TaintNodeNotReady) || ready.Status != corev1.ConditionTrue:
-		return "NodeNotReady", "node " + name + " is not ready" + since + ": " + ready.Message
+		return &Cause{"NodeNotReady", "node " + name + " is not ready" + since + ": " + ready.Message, []string{"kubectl describe node " + name + "; on the node: journalctl -u kubelet"}}
 	}
-	return "", ""
-}
-
-// outOfService returns what to do about a node. A pod that is deleted by force, or a volume
-// that is detached, while the node still writes loses data: the taint comes after the switch.
-func outOfService(reason, node string) []string {
-	switch reason {
-	case "NodeOutOfService":
-		return []string{"once the node has been started anew and is ready: kubectl taint node " + node + " " + corev1.TaintNodeOutOfService + "-"}
-	case "NodeGone":
-		return []string{"see at its console whether the machine still runs. If it does, switch it off or have it join again: Kubernetes deletes the pods of a node that was removed, and detaches their volumes, without knowing that it has stopped writing"}
-	case "NodeUnreachable":
-		return []string{
-			"kubectl describe node " + node + "; then see at its console whether it runs: a network or a kubelet that comes back is enough, and loses nothing",
-			"only once it is switched off and stays so: kubectl taint node " + node + " " + corev1.TaintNodeOutOfService + "=nodeshutdown:NoExecute. Before that no pod of it may be deleted by force: two nodes would write to one volume",
-		}
-	}
-	return []string{"kubectl describe node " + node + "; on the node: journalctl -u kubelet"}
+	return nil
 }
 
 // attached finds the nodes that have a volume which only one can have.
@@ -205,8 +196,8 @@ func (p *podCase) attached(ctx context.Context) {
 		if a.Status.DetachError != nil {
 			message += "; detaching fails: " + a.Status.DetachError.Message
 		}
-		if reason, says := p.stateOf(ctx, a.Spec.NodeName); reason != "" {
-			p.add("AttachedElsewhere", message+"; "+says, outOfService(reason, a.Spec.NodeName)...)
+		if c := p.stateOf(ctx, a.Spec.NodeName); c != nil {
+			p.add("AttachedElsewhere", message+"; "+c.Message, c.ToDo...)
 			return
 		}
 		p.add("AttachedElsewhere", message,

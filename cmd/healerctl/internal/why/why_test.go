@@ -21,7 +21,7 @@ func TestOrderHasEveryReason(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?:add\(|reason :?= |reason, \w+ :?= |return )"([A-Z][A-Za-z]+)"`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?:add\(|reason :?= |&Cause\{)"([A-Z][A-Za-z]+)"`).FindAllSubmatch(text, -1) {
 			used[string(m[1])] = true
 		}
 		for _, suffix := range regexp.MustCompile(`add\(kind\+"([A-Za-z]+)"`).FindAllSubmatch(text, -1) {
