@@ -118,9 +118,8 @@ b.example.com   evil\x1b]0;x\a\u009b2J\u202e\n   -    -     0/0+        0+      
 `)
 }
 
-func TestReportPrints(t *testing.T) {
-	call := (&fakeAdmin{}).serve(t)
-	prints(t, call, exitAbnormal, "check vol-1 -o json", `
+// abnormalReport is fakeAdmin's answer of vol-1.
+const abnormalReport = `
 {
   "driver": "a.example.com",
   "volume_id": "vol-1",
@@ -180,7 +179,11 @@ func TestReportPrints(t *testing.T) {
     "Held by 2 mounts"
   ]
 }
-`)
+`
+
+func TestReportPrints(t *testing.T) {
+	call := (&fakeAdmin{}).serve(t)
+	prints(t, call, exitAbnormal, "check vol-1 -o json", abnormalReport)
 	prints(t, call, 0, "heal vol-1 -o json", `
 {
   "driver": "a.example.com",

@@ -22,21 +22,27 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
+// makeDisks makes the filesystems of two replicas and of a web server.
+func (n *Node) makeDisks() {
+	n.T.Helper()
+	for volume, mkfs := range map[string][]string{
+		"db-0": {"mkfs.ext4", "-q", "-e", "remount-ro"}, "db-1": {"mkfs.ext4", "-q", "-e", "remount-ro"}, "web": {"mkfs.xfs", "-q"},
+	} {
+		image := n.Driver.Image(volume)
+		harness.Must(n.T, os.MkdirAll(filepath.Dir(image), 0o755))
+		harness.Must(n.T, os.WriteFile(image, nil, 0o600))
+		harness.Must(n.T, os.Truncate(image, 320<<20))
+		harness.Run(n.T, mkfs[0], append(mkfs[1:], image)...)
+	}
+}
+
 // TestNewPodsGetTheVolumeStagedAnew has filesystems shut themselves down under pods of a
 // StatefulSet, which the controller evicts by itself, and of a Deployment, for a job.
 func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 	n := Start(t)
 	n.saysOfNode("as it was left")
 	n.DeployHealer()
-	for volume, mkfs := range map[string][]string{
-		"db-0": {"mkfs.ext4", "-q", "-e", "remount-ro"}, "db-1": {"mkfs.ext4", "-q", "-e", "remount-ro"}, "web": {"mkfs.xfs", "-q"},
-	} {
-		image := n.Driver.Image(volume)
-		harness.Must(t, os.MkdirAll(filepath.Dir(image), 0o755))
-		harness.Must(t, os.WriteFile(image, nil, 0o600))
-		harness.Must(t, os.Truncate(image, 320<<20))
-		harness.Run(t, mkfs[0], append(mkfs[1:], image)...)
-	}
+	n.makeDisks()
 	n.Cluster.Apply(t, "test/e2e/manifests/disks.yaml")
 	db, other, web := n.disk("db-0", "app=db", "db-0"), n.disk("db-1", "app=db", "db-1"), n.disk("web", "app=web", "")
 	for _, d := range []*disk{db, other, web} {

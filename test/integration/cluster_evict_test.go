@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -26,9 +27,65 @@ import (
 
 const ourTaints = "restage.node-healer.csi-addons.io/"
 
-// TestControllerTaintsNodesAndNothingElse tries everything that the controller's token could
-// change on a node.
-func TestControllerTaintsNodesAndNothingElse(t *testing.T) {
+// theirTaint is one that the controller has to leave alone.
+var theirTaint = corev1.Taint{Key: "example.com/theirs", Value: "x", Effect: corev1.TaintEffectNoSchedule}
+
+// ourTaint is one that the controller may set now.
+func ourTaint(name string, change ...func(*corev1.Taint)) corev1.Taint {
+	taint := corev1.Taint{Key: ourTaints + name, Value: fmt.Sprint(time.Now().Unix()), Effect: corev1.TaintEffectNoSchedule}
+	for _, c := range change {
+		c(&taint)
+	}
+	return taint
+}
+
+// taintsPatch is the merge patch that leaves a node these taints.
+func taintsPatch(all ...corev1.Taint) string {
+	raw, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": all}})
+	if err != nil {
+		panic(err)
+	}
+	return string(raw)
+}
+
+// deniedToController are patches of a node that has theirTaint and ours.
+func deniedToController(ours corev1.Taint) map[string]string {
+	changed := func(change func(*corev1.Taint)) corev1.Taint {
+		next := ours
+		change(&next)
+		return next
+	}
+	many := []corev1.Taint{theirTaint}
+	for i := range 11 {
+		many = append(many, ourTaint(fmt.Sprint("a", i)))
+	}
+	return map[string]string{
+		"ours that evicts what runs": taintsPatch(theirTaint, changed(func(t *corev1.Taint) { t.Effect = corev1.TaintEffectNoExecute })),
+		"ours without a time":        taintsPatch(theirTaint, changed(func(t *corev1.Taint) { t.Value = "" })),
+		"ours with a word":           taintsPatch(theirTaint, changed(func(t *corev1.Taint) { t.Value = "soon" })),
+		"ours with a short time":     taintsPatch(theirTaint, changed(func(t *corev1.Taint) { t.Value = "1" })),
+		"eleven of ours":             taintsPatch(many...),
+		"to remove theirs":           taintsPatch(ours),
+		"to change theirs":           taintsPatch(corev1.Taint{Key: theirTaint.Key, Value: "y", Effect: corev1.TaintEffectNoSchedule}, ours),
+		"ours and theirs by null":    `{"spec": {"taints": null}}`,
+		"ours, and a label":          fmt.Sprintf(`{"metadata": {"labels": {"x": "y"}}, "spec": {"taints": [{"key": %q, "value": "x", "effect": "NoSchedule"}]}}`, theirTaint.Key),
+		"to cordon":                  `{"spec": {"unschedulable": true}}`,
+		"a provider":                 `{"spec": {"providerID": "x"}}`,
+		"a label":                    `{"metadata": {"labels": {"x": "y"}}}`,
+		"an annotation":              `{"metadata": {"annotations": {"node-healer.csi-addons.io/mode": "off"}}}`,
+		"a finalizer":                `{"metadata": {"finalizers": ["example.com/x"]}}`,
+		"an owner":                   `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`,
+	}
+}
+
+// controllersToken is what the controller's token may do to a node that has theirTaint.
+type controllersToken struct {
+	*nodesTokens
+	controller, admin dynamic.NamespaceableResourceInterface
+}
+
+func newControllersToken(t *testing.T) controllersToken {
+	t.Helper()
 	n := newNodesTokens(t)
 	installJobs(t, n.api)
 	_, kubeconfig := newControllerPod(t, n.api)
@@ -36,75 +93,48 @@ func TestControllerTaintsNodesAndNothingElse(t *testing.T) {
 	n.api.Grant(t, ownNamespace, controllerName, rbacv1.PolicyRule{
 		APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Verbs: []string{"patch", "update", "create", "delete"},
 	})
-	controller, admin := clientOf(t, kubeconfig), n.api.Dynamic()
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	name := n.nodes[0].Name
-	patch := func(change string, subresources ...string) func(dryRun []string) error {
-		return func(dryRun []string) error {
-			_, err := controller.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun}, subresources...)
-			return err
-		}
-	}
-	taints := func(all ...corev1.Taint) string {
-		raw, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": all}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(raw)
-	}
-	effect := corev1.TaintEffectNoSchedule
-	theirs := corev1.Taint{Key: "example.com/theirs", Value: "x", Effect: effect}
-	if _, err := admin.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(taints(theirs)), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	now := fmt.Sprint(time.Now().Unix())
-	ours := corev1.Taint{Key: ourTaints + "0e9d7d9d-6d1c-4d5a-8d3f-0d6f3a1c2b4e", Value: now, Effect: effect}
-	second := corev1.Taint{Key: ourTaints + "another", Value: now, Effect: effect}
-	changed := func(change func(*corev1.Taint)) corev1.Taint {
-		next := ours
-		change(&next)
-		return next
-	}
-	var many []corev1.Taint
-	for i := range 11 {
-		many = append(many, changed(func(t *corev1.Taint) { t.Key += fmt.Sprint(i) }))
-	}
-	n.must("another taint", false, patch(taints(theirs, corev1.Taint{Key: "example.com/x", Effect: effect})))
-	n.must("a key that begins otherwise", false, patch(taints(theirs, corev1.Taint{Key: "x." + ourTaints + "a", Value: now, Effect: effect})))
-	n.must("our taint", true, patch(taints(theirs, ours)))
-	n.must("a second one", true, patch(taints(theirs, ours, second)))
-	n.must("another value of it, and a second one", true, patch(taints(theirs, changed(func(t *corev1.Taint) { t.Value = "1700000000" }), second)))
-	for what, change := range map[string]string{
-		"ours that evicts what runs": taints(theirs, changed(func(t *corev1.Taint) { t.Effect = corev1.TaintEffectNoExecute })),
-		"ours without a time":        taints(theirs, changed(func(t *corev1.Taint) { t.Value = "" })),
-		"ours with a word":           taints(theirs, changed(func(t *corev1.Taint) { t.Value = "soon" })),
-		"ours with a short time":     taints(theirs, changed(func(t *corev1.Taint) { t.Value = "1" })),
-		"eleven of ours":             taints(append(many, theirs)...),
-		"to remove theirs":           taints(ours),
-		"to change theirs":           taints(corev1.Taint{Key: theirs.Key, Value: "y", Effect: effect}, ours),
-		"ours and theirs by null":    `{"spec": {"taints": null}}`,
-		"ours, and a label":          fmt.Sprintf(`{"metadata": {"labels": {"x": "y"}}, "spec": {"taints": [{"key": %q, "value": "x", "effect": "NoSchedule"}]}}`, theirs.Key),
-		"to cordon":                  `{"spec": {"unschedulable": true}}`,
-		"a provider":                 `{"spec": {"providerID": "x"}}`,
-		"a label":                    `{"metadata": {"labels": {"x": "y"}}}`,
-		"an annotation":              `{"metadata": {"annotations": {"node-healer.csi-addons.io/mode": "off"}}}`,
-		"a finalizer":                `{"metadata": {"finalizers": ["example.com/x"]}}`,
-		"an owner":                   `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`,
-	} {
-		n.must(what, false, patch(change))
-	}
-	n.must("its status", false, patch(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "status"))
-	n.must("to delete it", false, func(dryRun []string) error {
-		return controller.Resource(nodes).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: dryRun})
-	})
-	n.must("to remove ours", true, patch(taints(theirs)))
-	n.must("ours again", true, patch(taints(theirs, ours, second)))
-	n.removesAllTaints()
-	// Others are not held to it.
-	n.must("an administrator", true, func(dryRun []string) error {
-		_, err := admin.Resource(nodes).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec": {"taints": null}}`), metav1.PatchOptions{DryRun: dryRun})
+	c := controllersToken{n, clientOf(t, kubeconfig).Resource(nodes), n.api.Dynamic().Resource(nodes)}
+	harness.Must(t, c.patch(c.admin, taintsPatch(theirTaint))(nil))
+	return c
+}
+
+// patch changes the node, or has it tried only.
+func (c controllersToken) patch(as dynamic.NamespaceableResourceInterface, change string, subresources ...string) func(dryRun []string) error {
+	return func(dryRun []string) error {
+		_, err := as.Patch(c.t.Context(), c.nodes[0].Name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun}, subresources...)
 		return err
+	}
+}
+
+// TestControllerTaintsNodesAndNothingElse tries everything that the controller's token could
+// change on a node.
+func TestControllerTaintsNodesAndNothingElse(t *testing.T) {
+	c := newControllersToken(t)
+	patch := func(change string, subresources ...string) func([]string) error {
+		return c.patch(c.controller, change, subresources...)
+	}
+	ours, second := ourTaint("0e9d7d9d-6d1c-4d5a-8d3f-0d6f3a1c2b4e"), ourTaint("another")
+	foreign := corev1.Taint{Key: "example.com/x", Effect: corev1.TaintEffectNoSchedule}
+	c.must("another taint", false, patch(taintsPatch(theirTaint, foreign)))
+	c.must("a key that begins otherwise", false, patch(taintsPatch(theirTaint, ourTaint("a", func(t *corev1.Taint) { t.Key = "x." + t.Key }))))
+	c.must("our taint", true, patch(taintsPatch(theirTaint, ours)))
+	c.must("a second one", true, patch(taintsPatch(theirTaint, ours, second)))
+	older := ours
+	older.Value = "1700000000"
+	c.must("another value of it, and a second one", true, patch(taintsPatch(theirTaint, older, second)))
+	for what, change := range deniedToController(ours) {
+		c.must(what, false, patch(change))
+	}
+	c.must("its status", false, patch(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "status"))
+	c.must("to delete it", false, func(dryRun []string) error {
+		return c.controller.Delete(t.Context(), c.nodes[0].Name, metav1.DeleteOptions{DryRun: dryRun})
 	})
+	c.must("to remove ours", true, patch(taintsPatch(theirTaint)))
+	c.must("ours again", true, patch(taintsPatch(theirTaint, ours, second)))
+	c.removesAllTaints()
+	// Others are not held to it.
+	c.must("an administrator", true, c.patch(c.admin, `{"spec": {"taints": null}}`))
 }
 
 // TestControllerEvictsPodsByUIDAndGently tries what the controller's token could do to pods.

@@ -43,94 +43,118 @@ func TestWhyBucket(t *testing.T) {
 	if text, code := p.ask("bucket/any"); code != 4 || !strings.Contains(text, "COSI is not installed") {
 		t.Errorf("%d %s", code, text)
 	}
-
 	t.Run("v1alpha2", func(t *testing.T) {
 		p.t = t
-		const version = "v1alpha2"
-		p.api.InstallCOSI(t, version)
-		ready, failed := map[string]any{"readyToUse": true}, func(message string) map[string]any {
-			return map[string]any{"readyToUse": false, "error": map[string]any{"time": "2026-11-24T00:00:00Z", "message": message}}
-		}
-		with := func(status map[string]any, key string, value any) map[string]any {
-			status = maps.Clone(status)
-			status[key] = value
-			return status
-		}
-		access := func(claim, secret string) map[string]any {
-			return map[string]any{"bucketClaims": []any{map[string]any{"bucketClaimName": claim, "accessSecretName": secret}}}
-		}
-		if text, code := p.ask("bucket/no-such-claim"); code != 3 {
-			t.Errorf("%d %s", code, text)
-		}
-
-		p.cosi(version, "BucketClaim", "waits", map[string]any{}, map[string]any{"readyToUse": false})
-		p.says("bucket/waits", "BucketClaimNotReady", "kubectl describe bucketclaim waits")
-
-		p.cosi(version, "BucketClaim", "failed", map[string]any{}, with(failed("rpc error: code = InvalidArgument desc = no such region"), "boundBucketName", "bc-failed"))
-		p.cosi(version, "Bucket", "bc-failed", map[string]any{}, failed("rpc error: code = ResourceExhausted desc = quota"))
-		text := p.says("bucket/failed", "BucketFailed", "quota", "RESOURCE_EXHAUSTED: tried again by COSI's specification, given up by the stricter proposal")
-		if !strings.Contains(text, "INVALID_ARGUMENT: given up by COSI's specification, given up by the stricter proposal") {
-			t.Error(text)
-		}
-
-		p.cosi(version, "BucketClaim", "good", map[string]any{}, with(ready, "boundBucketName", "bc-good"))
-		p.cosi(version, "Bucket", "bc-good", map[string]any{}, ready)
-		if text, code := p.ask("bucket/good"); code != 0 || !strings.Contains(text, "bound to Bucket bc-good") {
-			t.Errorf("%d %s", code, text)
-		}
-		p.cosi(version, "BucketAccess", "denied", access("good", "denied-creds"), failed("rpc error: code = OutOfRange desc = the policy is too large"))
-		p.says("bucket/good", "BucketAccessFailed", "OUT_OF_RANGE: given up")
-
-		// A person who may not read Secrets.
-		p.cosi(version, "BucketAccess", "granted", access("good", "creds"), ready)
-		p.says("bucket/good", "BucketAccessFailed")
-		p.secret("creds", true)
-		old := p.pod("old", p.here.Name, running, mountsSecret("creds"), startedAt(-time.Hour))
-		fresh := p.pod("new", p.here.Name, running, mountsSecret("creds"), startedAt(time.Hour))
-		env := p.pod("env", p.here.Name, running, startedAt(-time.Hour), func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "creds"}}}}
-		})
-		text = p.says("bucket/good", "BucketAccessFailed")
-		if !strings.Contains(text, "SecretChanged: pod "+old.Name+" ") || strings.Contains(text, fresh.Name) || !strings.Contains(text, "SecretChanged: pod "+env.Name+" ") || !strings.Contains(text, "environment") {
-			t.Error(text)
-		}
-		p.cosi(version, "BucketClaim", "unknown", map[string]any{}, with(ready, "boundBucketName", "bc-good"))
-		p.cosi(version, "BucketAccess", "unknown", access("unknown", "unknown-creds"), ready)
-		p.secret("unknown-creds", false)
-		if text, code := p.ask("bucket/unknown"); code != 4 || !strings.Contains(text, "not known") {
-			t.Errorf("%d %s", code, text)
-		}
-
-		p.cosi(version, "BucketClaim", "kept", map[string]any{}, with(ready, "boundBucketName", "bc-good"), "objectstorage.k8s.io/protection")
-		p.api.Kubectl(t, "delete", "bucketclaims.objectstorage.k8s.io", "kept", "-n", p.namespace, "--wait=false")
-		p.says("bucket/kept", "DeletePending", "objectstorage.k8s.io/protection", "Finalizers stay")
-
-		p.api.Account(t, p.namespace, "tenant")
-		p.api.Grant(t, p.namespace, "tenant", rbacv1.PolicyRule{APIGroups: []string{"objectstorage.k8s.io"}, Resources: []string{"bucketclaims", "bucketaccesses"}, Verbs: []string{"get", "list"}})
-		admin := p.kubeconfig
-		p.kubeconfig = p.api.Kubeconfig(t, p.namespace, "tenant")
-		text = p.says("bucket/good", "BucketAccessFailed")
-		for _, right := range []string{`cannot get resource "secrets"`, `cannot get resource "buckets"`} {
-			if !strings.Contains(text, right) {
-				t.Errorf("not said: %s\n%s", right, text)
-			}
-		}
-		p.kubeconfig = admin
+		p.api.InstallCOSI(t, "v1alpha2")
+		p.asksForClaims()
+		p.asksForAccesses()
+		p.asksWithoutRights()
 	})
-
 	t.Run("v1alpha1", func(t *testing.T) {
 		p.t = t
-		const version = "v1alpha1"
-		p.api.InstallCOSI(t, version)
-		p.cosi(version, "BucketClaim", "good", map[string]any{}, map[string]any{"bucketReady": true, "bucketName": "bc-good"})
-		p.cosi(version, "Bucket", "bc-good", map[string]any{}, map[string]any{"bucketReady": true})
-		p.cosi(version, "BucketAccess", "granted", map[string]any{"bucketClaimName": "good", "credentialsSecretName": "old-creds"}, map[string]any{"accessGranted": true})
-		p.says("bucket/good", "SecretMissing", "old-creds")
-		p.secret("old-creds", true)
-		if text, code := p.ask("bucket/good"); code != 0 {
-			t.Errorf("%d %s", code, text)
-		}
+		p.api.InstallCOSI(t, "v1alpha1")
+		p.asksForOldKinds()
 	})
+}
+
+// What COSI says of its objects, from v1alpha2 on.
+
+var cosiReady = map[string]any{"readyToUse": true}
+
+func cosiFailed(message string) map[string]any {
+	return map[string]any{"readyToUse": false, "error": map[string]any{"time": "2026-11-24T00:00:00Z", "message": message}}
+}
+
+func cosiBound(status map[string]any, bucket string) map[string]any {
+	status = maps.Clone(status)
+	status["boundBucketName"] = bucket
+	return status
+}
+
+func cosiAccess(claim, secret string) map[string]any {
+	return map[string]any{"bucketClaims": []any{map[string]any{"bucketClaimName": claim, "accessSecretName": secret}}}
+}
+
+func (p *person) asksForClaims() {
+	const version = "v1alpha2"
+	none := map[string]any{}
+	if text, code := p.ask("bucket/no-such-claim"); code != 3 {
+		p.t.Errorf("%d %s", code, text)
+	}
+
+	p.cosi(version, "BucketClaim", "waits", none, map[string]any{"readyToUse": false})
+	p.says("bucket/waits", "BucketClaimNotReady", "kubectl describe bucketclaim waits")
+
+	p.cosi(version, "BucketClaim", "failed", none, cosiBound(cosiFailed("rpc error: code = InvalidArgument desc = no such region"), "bc-failed"))
+	p.cosi(version, "Bucket", "bc-failed", none, cosiFailed("rpc error: code = ResourceExhausted desc = quota"))
+	text := p.says("bucket/failed", "BucketFailed", "quota", "RESOURCE_EXHAUSTED: tried again by COSI's specification, given up by the stricter proposal")
+	if !strings.Contains(text, "INVALID_ARGUMENT: given up by COSI's specification, given up by the stricter proposal") {
+		p.t.Error(text)
+	}
+
+	p.cosi(version, "BucketClaim", "good", none, cosiBound(cosiReady, "bc-good"))
+	p.cosi(version, "Bucket", "bc-good", none, cosiReady)
+	if text, code := p.ask("bucket/good"); code != 0 || !strings.Contains(text, "bound to Bucket bc-good") {
+		p.t.Errorf("%d %s", code, text)
+	}
+
+	p.cosi(version, "BucketClaim", "kept", none, cosiBound(cosiReady, "bc-good"), "objectstorage.k8s.io/protection")
+	p.api.Kubectl(p.t, "delete", "bucketclaims.objectstorage.k8s.io", "kept", "-n", p.namespace, "--wait=false")
+	p.says("bucket/kept", "DeletePending", "objectstorage.k8s.io/protection", "Finalizers stay")
+}
+
+func (p *person) asksForAccesses() {
+	const version = "v1alpha2"
+	p.cosi(version, "BucketAccess", "denied", cosiAccess("good", "denied-creds"), cosiFailed("rpc error: code = OutOfRange desc = the policy is too large"))
+	p.says("bucket/good", "BucketAccessFailed", "OUT_OF_RANGE: given up")
+
+	p.cosi(version, "BucketAccess", "granted", cosiAccess("good", "creds"), cosiReady)
+	p.says("bucket/good", "BucketAccessFailed")
+	p.secret("creds", true)
+	old := p.pod("old", p.here.Name, running, mountsSecret("creds"), startedAt(-time.Hour))
+	fresh := p.pod("new", p.here.Name, running, mountsSecret("creds"), startedAt(time.Hour))
+	env := p.pod("env", p.here.Name, running, startedAt(-time.Hour), func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "creds"}}}}
+	})
+	text := p.says("bucket/good", "BucketAccessFailed")
+	for _, also := range []string{"SecretChanged: pod " + old.Name + " ", "SecretChanged: pod " + env.Name + " ", "environment"} {
+		if !strings.Contains(text, also) || strings.Contains(text, fresh.Name) {
+			p.t.Errorf("%q: %s", also, text)
+		}
+	}
+
+	p.cosi(version, "BucketClaim", "unknown", map[string]any{}, cosiBound(cosiReady, "bc-good"))
+	p.cosi(version, "BucketAccess", "unknown", cosiAccess("unknown", "unknown-creds"), cosiReady)
+	p.secret("unknown-creds", false)
+	if text, code := p.ask("bucket/unknown"); code != 4 || !strings.Contains(text, "not known") {
+		p.t.Errorf("%d %s", code, text)
+	}
+}
+
+func (p *person) asksWithoutRights() {
+	p.api.Account(p.t, p.namespace, "tenant")
+	p.api.Grant(p.t, p.namespace, "tenant", rbacv1.PolicyRule{APIGroups: []string{"objectstorage.k8s.io"}, Resources: []string{"bucketclaims", "bucketaccesses"}, Verbs: []string{"get", "list"}})
+	admin := p.kubeconfig
+	defer func() { p.kubeconfig = admin }()
+	p.kubeconfig = p.api.Kubeconfig(p.t, p.namespace, "tenant")
+	text := p.says("bucket/good", "BucketAccessFailed")
+	for _, right := range []string{`cannot get resource "secrets"`, `cannot get resource "buckets"`} {
+		if !strings.Contains(text, right) {
+			p.t.Errorf("not said: %s\n%s", right, text)
+		}
+	}
+}
+
+func (p *person) asksForOldKinds() {
+	const version = "v1alpha1"
+	p.cosi(version, "BucketClaim", "good", map[string]any{}, map[string]any{"bucketReady": true, "bucketName": "bc-good"})
+	p.cosi(version, "Bucket", "bc-good", map[string]any{}, map[string]any{"bucketReady": true})
+	p.cosi(version, "BucketAccess", "granted", map[string]any{"bucketClaimName": "good", "credentialsSecretName": "old-creds"}, map[string]any{"accessGranted": true})
+	p.says("bucket/good", "SecretMissing", "old-creds")
+	p.secret("old-creds", true)
+	if text, code := p.ask("bucket/good"); code != 0 {
+		p.t.Errorf("%d %s", code, text)
+	}
 }
 
 func mountsSecret(secret string) func(*corev1.Pod) {
