@@ -19,15 +19,11 @@ func openSource(m facts.Mount) (int, error) {
 		return -1, err
 	}
 	defer at.close()
-	fd, ref, err := at.top()
-	if err != nil {
-		return -1, fmt.Errorf("%q: %w", m.Path, err)
+	fd, err := at.open(m.Ref())
+	if errors.Is(err, operation.ErrRefused) {
+		err = refuse("%q was mounted anew since it was inspected", m.Path)
 	}
-	if !ref.Same(m.Ref()) {
-		_ = unix.Close(fd)
-		return -1, refuse("%q was mounted anew since it was inspected", m.Path)
-	}
-	return fd, nil
+	return fd, err
 }
 
 // cloneSource returns a detached clone of a healthy mount, or of the directory (or file)

@@ -152,17 +152,11 @@ func (c *containerNamespace) cloneTop(t facts.ContainerMount) (clone, fd int, er
 		return -1, -1, err
 	}
 	defer target.close()
-	fd, top, err := target.top()
-	if err != nil {
-		return -1, -1, err
-	}
-	if !top.Same(t.Mount.Ref()) {
-		err = refuse("%s is topmost at the mount point now", top)
-	} else {
+	if fd, err = target.open(t.Mount.Ref()); err == nil {
 		clone, err = mount.Clone(fd)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		closeFD(&fd)
 		return -1, -1, fmt.Errorf("clone what is mounted there: %w", err)
 	}
 	return clone, fd, nil

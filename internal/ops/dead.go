@@ -51,7 +51,7 @@ func stillDead(errno syscall.Errno) error {
 // checkStale refuses when the topmost mount is not the given one, not of NFS or of another
 // superblock, or when the server knows its root.
 func (d Dead) checkStale(at targetHandle) error {
-	fd, top, err := at.top()
+	fd, err := at.open(d.Mount)
 	switch {
 	case errors.Is(err, unix.ESTALE):
 		// Once the kernel knows that the directory has no name any more, a path walk to it
@@ -61,9 +61,6 @@ func (d Dead) checkStale(at targetHandle) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if !top.Same(d.Mount) {
-		return refuse("%s is at the mount point now", top)
-	}
 	if err := d.checkType(at.thread, facts.NFS); err != nil {
 		return err
 	}

@@ -76,15 +76,8 @@ type placed struct {
 // openPlaced opens what is topmost at a mount point, if it is ours. parent is what ours has to
 // be mounted on.
 func openPlaced(target targetHandle, ours, parent facts.Ref) (placed, error) {
-	fd, top, err := target.top()
-	if err != nil {
-		return placed{}, err
-	}
-	if !top.Same(ours) {
-		_ = unix.Close(fd)
-		return placed{}, refuse("%s is at the mount point now", top)
-	}
-	return placed{target: target, fd: fd, ours: top, parent: parent}, nil
+	fd, err := target.open(ours)
+	return placed{target: target, fd: fd, ours: ours, parent: parent}, err
 }
 
 // finalize sets the final attributes of the mount, then those of its copies in other mount

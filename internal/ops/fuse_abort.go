@@ -31,14 +31,11 @@ func abortFUSE(q facts.AbortPlan) (done bool, err error) {
 		return false, err
 	}
 	defer target.close()
-	fd, top, err := target.top()
+	fd, err := target.open(q.Mount.Ref())
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(fd)
-	if !top.Same(q.Mount.Ref()) {
-		return false, refuse(topmost, top)
-	}
 	if err := deadOf(q.Mount).checkType(target.thread, facts.FUSE); err != nil {
 		return false, err
 	}

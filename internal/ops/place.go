@@ -138,14 +138,16 @@ type placement struct {
 
 // run places the clone and checks that it is alone at its mount point.
 func (p *placement) run() error {
-	fd, top, err := p.target.top()
+	there := p.dead.Mount
+	if p.position == OnDirectory {
+		there = p.parent // nothing is mounted at the mount point
+	}
+	fd, err := p.target.open(there)
 	if err != nil {
 		return err
 	}
-	// As long as fd is open, the kernel gives the mount id of the topmost mount to no other
-	// one: what the checks saw is what is moved beneath or covered.
 	defer func() { closeFD(&fd) }()
-	if err := p.check(fd, top); err != nil {
+	if err := p.check(fd); err != nil {
 		return err
 	}
 	pause(p.operation + "/checked")
@@ -161,14 +163,14 @@ func (p *placement) run() error {
 	return p.verify()
 }
 
-// check finds out all that could refuse before anything is moved. fd is on the topmost mount
-// at the mount point, top.
-func (p *placement) check(fd int, top facts.Ref) (err error) {
+// check finds out all that could refuse before anything is moved. fd is on the dead mount, or on
+// the directory of the mount point.
+func (p *placement) check(fd int) (err error) {
 	switch p.position {
 	case OnDirectory:
-		err = p.checkDirectory(fd, top)
+		err = p.checkDirectory(fd)
 	case Beneath, OnTop:
-		err = p.checkDead(fd, top)
+		err = p.checkDead(fd)
 	}
 	if err == nil && p.propagates && p.position != OnTop {
 		var receivers []namespace
@@ -188,19 +190,16 @@ func (p *placement) check(fd int, top facts.Ref) (err error) {
 	return err
 }
 
-// checkDead checks that the dead mount is alone at the mount point; or, if it is to be covered,
-// that it is topmost and dead for good. Nothing may be mounted inside it: the umount of the
-// dead mount would take that, too.
-func (p *placement) checkDead(fd int, top facts.Ref) error {
-	if !top.Same(p.dead.Mount) {
-		return refuse("%s is at the mount point now", top)
-	}
+// checkDead checks that the dead mount, which is topmost, is alone at the mount point; or, if it is
+// to be covered, that it is dead for good. Nothing may be mounted inside it: the umount of the dead
+// mount would take that, too.
+func (p *placement) checkDead(fd int) error {
 	if p.position == OnTop {
 		p.parent = p.dead.Mount
 		if err := p.dead.checkFUSE(p.target.thread, fd, facts.MayBeCovered, "only what answers ENOTCONN is covered, and this answers %q"); err != nil {
 			return err
 		}
-	} else if err := p.target.checkParent(p.dead.Mount, p.parent, "%s is beneath the dead mount"); err != nil {
+	} else if err := p.target.checkParent(p.dead.Mount, p.parent); err != nil {
 		return err
 	}
 	if p.copied {
@@ -272,14 +271,13 @@ func (p *placement) detachDead() error {
 // checkStack checks that the mounts at the mount point are the dead one, on ours, on the parent
 // mount, and no other: an umount would take or uncover that.
 func (p *placement) checkStack() error {
-	if err := p.target.checkTop(p.dead.Mount, onTop); err != nil {
+	if err := p.target.checkTop(p.dead.Mount); err != nil {
 		return err
 	}
-	const too = "%s is at the mount point too"
-	if err := p.target.checkParent(p.dead.Mount, p.ours, too); err != nil {
+	if err := p.target.checkParent(p.dead.Mount, p.ours); err != nil {
 		return err
 	}
-	return p.target.checkParent(p.ours, p.parent, too)
+	return p.target.checkParent(p.ours, p.parent)
 }
 
 // verify checks that ours is alone at its mount point. Where a driver mounted something at the

@@ -6,16 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/operation"
-	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// checkDirectory checks that nothing is mounted at the target, that the target is a directory
-// if the clone's root is one, and that it is empty: a pod may have written into it while the
-// volume was not mounted, and a mount would hide those files.
-func (p *placement) checkDirectory(fd int, top facts.Ref) error {
-	if !top.Same(p.parent) {
-		return refuse("%s was mounted on the mount point since it was inspected", top)
-	}
+// checkDirectory checks that the target, at which nothing is mounted, is a directory if the clone's
+// root is one, and that it is empty: a pod may have written into it while the volume was not mounted,
+// and a mount would hide those files.
+func (p *placement) checkDirectory(fd int) error {
 	var here, root unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE|unix.STATX_SIZE, &here); err != nil {
 		return fmt.Errorf("statx of the mount point: %w", err)

@@ -110,14 +110,18 @@ func (q ProbeQuery) clone() (clone int, op string, err error) {
 	return cloneAt(q.Path)
 }
 
-// opClone is the operation that fails where nothing is mounted.
-const opClone = "open_tree"
+// opResolve is the operation that fails on the way to the mount point, opClone the one that fails where
+// nothing is mounted.
+const (
+	opResolve = "resolve"
+	opClone   = "open_tree"
+)
 
 // cloneAt makes a detached clone of what is mounted at a path.
 func cloneAt(p string) (clone int, op string, err error) {
 	l, err := openTarget(p)
 	if err != nil {
-		return -1, "resolve", err
+		return -1, opResolve, err
 	}
 	defer l.close()
 	clone, err = retryEINTR(func() (int, error) {
@@ -135,13 +139,10 @@ func cloneAt(p string) (clone int, op string, err error) {
 func cloneAround(p string) (fd int, op string, err error) {
 	l, err := openTarget(p)
 	if err != nil {
-		return -1, "resolve", err
+		return -1, opResolve, err
 	}
 	defer l.close()
-	above, err := retryEINTR(func() (int, error) {
-		return unix.OpenTree(l.dir, "", unix.OPEN_TREE_CLONE|
-			unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
-	})
+	above, err := mount.CloneTree(l.dir)
 	if err != nil {
 		return -1, opClone, err
 	}

@@ -49,21 +49,18 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	}
 	on, err := target.parent()
 	if err == nil {
-		err = target.checkTop(on, "%s is at the mount point now")
+		err = target.checkTop(on)
 	}
 	return err == nil, err
 }
 
 // unmountDisconnected detaches the topmost mount, if it is the given one and its daemon is gone.
 func (h targetHandle) unmountDisconnected(at string, dead Dead) error {
-	fd, top, err := h.top()
+	fd, err := h.open(dead.Mount)
 	if err != nil {
 		return err
 	}
 	defer func() { closeFD(&fd) }()
-	if !top.Same(dead.Mount) {
-		return refuse(topmost, top)
-	}
 	if err := dead.checkFUSE(h.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q"); err != nil {
 		return err
 	}
@@ -181,5 +178,5 @@ func (p *placement) tryOnDirectory() error {
 		return err
 	}
 	defer unix.Close(fd)
-	return p.check(fd, p.parent)
+	return p.check(fd)
 }

@@ -60,45 +60,43 @@ func (h targetHandle) top() (int, facts.Ref, error) {
 	return fd, ref, nil
 }
 
-// checkTop refuses when the given mount is not topmost at the target. The %s of the message is
-// the mount that is.
-func (h targetHandle) checkTop(want facts.Ref, message string) error {
+// open opens the topmost mount at the target, if it is the given one. While the descriptor is open,
+// the kernel gives the id of that mount to no other one, and a umount of it fails.
+func (h targetHandle) open(want facts.Ref) (int, error) {
 	fd, top, err := h.top()
-	if err != nil {
-		return err
+	if err == nil && !top.Same(want) {
+		closeFD(&fd)
+		err = refuse("%s is topmost at the mount point now", top)
 	}
-	_ = unix.Close(fd)
-	if !top.Same(want) {
-		return refuse(message, top)
-	}
-	return nil
+	return fd, err
+}
+
+// checkTop refuses when the given mount is not topmost at the target.
+func (h targetHandle) checkTop(want facts.Ref) error {
+	fd, err := h.open(want)
+	closeFD(&fd)
+	return err
 }
 
 // parent returns the mount that the directory of the target is on.
 func (h targetHandle) parent() (facts.Ref, error) { return h.thread.refOf(h.dir) }
 
-// checkParent refuses when m is not mounted on the given parent. The %s of the message is the
-// mount that m is mounted on.
-func (h targetHandle) checkParent(m, on facts.Ref, message string) error {
+// checkParent refuses when m is not mounted on the given parent.
+func (h targetHandle) checkParent(m, on facts.Ref) error {
 	below, err := h.thread.parentOf(m)
 	if err == nil && below.OldID != on.OldID {
-		err = refuse(message, below)
+		err = refuse("%s is beneath %s now", below, m)
 	}
 	return err
 }
 
-const (
-	onTop   = "%s is on top at the mount point"
-	topmost = "%s is topmost at the mount point now"
-)
-
 // checkAlone checks that ours is the only mount at the target: it is topmost, and mounted on
 // the parent mount with nothing between.
 func (h targetHandle) checkAlone(ours, on facts.Ref) error {
-	if err := h.checkTop(ours, onTop); err != nil {
+	if err := h.checkTop(ours); err != nil {
 		return err
 	}
-	return h.checkParent(ours, on, "%s is beneath ours at the mount point")
+	return h.checkParent(ours, on)
 }
 
 // stamp returns the stamp of the target, a file, without opening it; zero when it cannot.

@@ -14,7 +14,7 @@ import (
 // a process uses, or on which anything is mounted, stays (EBUSY).
 func (h targetHandle) umount(want facts.Ref) error {
 	// checkTop closes its descriptor: one on the mount makes it busy.
-	if err := h.checkTop(want, topmost); err != nil {
+	if err := h.checkTop(want); err != nil {
 		return err
 	}
 	pause("unmount/matched")
@@ -76,14 +76,11 @@ func (h targetHandle) detachTop(dead, ours facts.Ref) error {
 // mount that came in its place stays. One that is put on top of the dead mount in just that
 // instant goes, too, and checkGone reports it; no system call detaches one mount alone.
 func (h targetHandle) detachInUse(dead, ours facts.Ref) error {
-	fd, top, err := h.top()
+	fd, err := h.open(dead)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if !top.Same(dead) {
-		return refuse("%s is topmost at the mount point now", top)
-	}
 	descriptors, err := h.thread.open("fd")
 	if err != nil {
 		return err

@@ -1,10 +1,6 @@
 package ops
 
 import (
-	"fmt"
-
-	"golang.org/x/sys/unix"
-
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -17,7 +13,7 @@ func unmountTop(q facts.UnmountPlan) (done bool, err error) {
 	}
 	defer target.close()
 	top := q.Top.Ref()
-	if err := target.checkTop(top, topmost); err != nil {
+	if err := target.checkTop(top); err != nil {
 		return false, err
 	}
 	on, dir, err := target.below(q.Top.Path, top)
@@ -59,27 +55,20 @@ func isPlaceholderOf(placeholder, m facts.Mount) bool {
 	return m.Dev == placeholder.Dev && m.Root == placeholder.Root && m.Placeholder()
 }
 
-// placeholderFlags are the flags with which statfs(2) shows a placeholder.
-const placeholderFlags = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC | stNoSymFollow
-
-// stNoSymFollow is ST_NOSYMFOLLOW (Linux 5.10).
-const stNoSymFollow = 0x2000
-
 // unmountPlaceholder unmounts the topmost mount if it is the given one and has the attributes of
-// a placeholder, as statfs(2) tells them: no other mount than one of ours is ever unmounted so.
+// a placeholder: no other mount than one of ours is ever unmounted so.
 func (h targetHandle) unmountPlaceholder(m facts.Ref) (done bool, err error) {
-	fd, top, err := h.top()
+	fd, err := h.open(m)
 	if err != nil {
 		return false, err
 	}
-	var st unix.Statfs_t
-	err = unix.Fstatfs(fd, &st)
-	_ = unix.Close(fd) // it makes the mount busy, and umount fails
-	switch {
-	case err != nil:
-		return false, fmt.Errorf("statfs: %w", err)
-	case !top.Same(m) || st.Flags&placeholderFlags != placeholderFlags:
-		return false, refuse("the topmost mount is no placeholder")
+	now, err := h.thread.entry(m)
+	closeFD(&fd) // a descriptor on the placeholder makes it busy, and umount fails
+	if err == nil && !now.Placeholder() {
+		err = refuse("the topmost mount is no placeholder")
+	}
+	if err != nil {
+		return false, err
 	}
 	pause("unmount-duplicate/checked")
 	if err := h.umount(m); err != nil {

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"slices"
 	"syscall"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -38,25 +40,15 @@ var writeBlock = make([]byte, 4096)
 func write(q WriteQuery) (w facts.Write, _ error) {
 	start := time.Now()
 	defer func() { w.Asked, w.Elapsed = true, time.Since(start) }()
-	before, there, err := isMounted(q.Path, q.Want)
-	if err != nil {
-		return facts.Write{Answer: answer("resolve", err)}, ownShortage(err)
-	}
-	if !there {
-		return facts.Write{Answer: answer(opFind, nil), Unable: true}, nil
-	}
-	clone, op, err := cloneAt(q.Path)
-	if err != nil {
-		return facts.Write{Answer: answer(op, err)}, ownShortage(err)
+	clone, err := cloneOf(q.Path, q.Want)
+	switch {
+	case errors.Is(err, operation.ErrRefused), errors.Is(err, unix.EINVAL): // detached, or another one came, since it was found
+		return facts.Write{Answer: answer(opResolve, nil), Unable: true}, nil
+	case err != nil:
+		return facts.Write{Answer: answer(opResolve, err)}, ownShortage(err)
 	}
 	defer unix.Close(clone)
 	pause("write")
-	// Before and after, and by the number of what was cloned in between: a mount
-	// that came and went has another one.
-	after, there, err := isMounted(q.Path, q.Want)
-	if err != nil || !there || before != after || deviceNumber(clone) != after {
-		return facts.Write{Answer: answer(opFind, nil), Unable: true}, ownShortage(err)
-	}
 	if q.Sync {
 		return syncRoot(clone), nil
 	}
@@ -95,30 +87,18 @@ func syncRoot(clone int) facts.Write {
 	return facts.Write{Answer: answer(facts.OpSync, err)}
 }
 
-const opFind = "find the mount"
-
-// isMounted reports whether the mount that a path ends on is the expected one. It
-// returns the device number of its root.
-func isMounted(p string, want facts.Ref) (dev uint64, there bool, err error) {
+// cloneOf makes a detached clone of the given mount, by a descriptor on it: of no other one that is
+// put on the path meanwhile.
+func cloneOf(p string, want facts.Ref) (clone int, err error) {
 	l, err := openTarget(p)
 	if err != nil {
-		return 0, false, err
+		return -1, err
 	}
 	defer l.close()
-	fd, now, err := l.top()
+	fd, err := l.open(want)
 	if err != nil {
-		return 0, false, err
+		return -1, err
 	}
 	defer unix.Close(fd)
-	return deviceNumber(fd), now.Same(want), nil
-}
-
-// deviceNumber is 0 when the filesystem does not answer, as an xfs that shut
-// itself down.
-func deviceNumber(fd int) uint64 {
-	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
-		return 0
-	}
-	return st.Dev
+	return mount.Clone(fd)
 }
