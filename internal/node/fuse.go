@@ -20,6 +20,7 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemon
 	}
 	found := facts.FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
 	connection := dev.FUSEConnection()
+	found.Peers = walk.Peers[connection]
 	if of, known := walk.UnreadOf[connection]; known {
 		found.Unseen = of
 	}
@@ -29,19 +30,6 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemon
 		}
 	}
 	return found, nil
-}
-
-// Peers returns with whom the daemons of a superblock are connected by TCP; what cannot be told in time says nothing.
-func (n *Node) Peers(ctx context.Context, dev facts.Dev, daemons []facts.FUSEDaemon) (found []facts.Peer) {
-	if len(daemons) == 0 {
-		return nil
-	}
-	_ = n.probes.serialize(ctx, storage{dev: dev, root: sockets}, func() (err error) {
-		q := ops.PeersQuery{Processes: daemons, Budget: n.cfg.ProbeTimeout / 2}
-		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Peers, q)
-		return err
-	})
-	return found
 }
 
 // maxWaiting is in bytes: more than any number has.

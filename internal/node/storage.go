@@ -26,9 +26,6 @@ var (
 // lookups is in the storage of questions for a name, one for each FUSE connection.
 const lookups = "names"
 
-// sockets is the same for those of its daemons.
-const sockets = "sockets"
-
 func storageOf(m facts.Mount) storage {
 	s := storage{dev: m.Dev}
 	if m.MayBeNode() {

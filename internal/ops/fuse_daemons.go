@@ -30,6 +30,7 @@ func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer,
 	pids = s.fewestFirst(pids)
 	a.Cut = s.cut
 	read := map[int]bool{initPID: true}
+	var connected []connections
 	each(s, pids, s.connectionsOf, func(pid int, found connections, ok bool) {
 		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold
@@ -40,6 +41,7 @@ func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer,
 				a.Cut = true
 			default:
 				a.Daemons = append(a.Daemons, found.by)
+				connected = append(connected, found)
 			}
 		}
 	})
@@ -53,6 +55,7 @@ func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer,
 	s.cut = false
 	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
+	a.Peers = s.peers(connected)
 	return a, nil
 }
 
@@ -78,6 +81,8 @@ type connections struct {
 	by     facts.FUSEDaemon
 	told   []uint64
 	untold int
+	// sockets are the inode numbers of all its sockets; none where not all could be read.
+	sockets []uint64
 	// unread is true when not all of its open files could be read.
 	unread bool
 }
@@ -90,7 +95,9 @@ func (s *scan) connectionsOf(pid int) (found connections) {
 		found = connections{}
 		return s.eachDescriptor(dir, end, func(fd string) error { return s.connectionAt(dir, fd, &found) })
 	})
-	found.unread = err != nil && !gone(err)
+	if found.unread = err != nil && !gone(err); found.unread {
+		found.sockets = nil // some would pass for all
+	}
 	if len(found.told) == 0 {
 		return found
 	}
@@ -136,8 +143,15 @@ func (s *scan) connectionAt(dir, fd string, found *connections) error {
 	if errors.Is(err, unix.ENAMETOOLONG) { // any process may have a file so deep down, also the device
 		link, err = "/fuse", nil
 	}
-	if err != nil || !path.IsAbs(link) {
+	if err != nil {
 		return err
+	}
+	if inode, is := strings.CutPrefix(link, "socket:["); is {
+		number, _ := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64)
+		found.sockets = append(found.sockets, number)
+	}
+	if !path.IsAbs(link) {
+		return nil
 	}
 	info, err := s.proc.open(dir + "/fdinfo/" + fd)
 	if err != nil {

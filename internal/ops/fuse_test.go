@@ -25,7 +25,8 @@ type silentFUSE struct {
 	daemon *exec.Cmd
 }
 
-func newSilentFUSE(t *testing.T) silentFUSE {
+// newSilentFUSE gives the daemon open files besides.
+func newSilentFUSE(t *testing.T, files ...*os.File) silentFUSE {
 	t.Helper()
 	needsRoot(t)
 	_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is; in our own mount namespace
@@ -34,7 +35,7 @@ func newSilentFUSE(t *testing.T) silentFUSE {
 	must(t, err)
 	must(t, unix.Mount("silent", f.path, "fuse.silent", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", dev.Fd())))
 	t.Cleanup(func() { _ = unix.Unmount(f.path, unix.MNT_DETACH) })
-	f.daemon.ExtraFiles = []*os.File{dev}
+	f.daemon.ExtraFiles = append([]*os.File{dev}, files...)
 	f.daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread()
 	must(t, f.daemon.Start())

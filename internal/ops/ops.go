@@ -39,8 +39,6 @@ var (
 	MountDead   = operation.Define("mount-dead", operation.Spent, mountDead)
 	// Mounting names the processes that may be about to mount something at a path.
 	Mounting = operation.Define("mounting", operation.Spent, mounting)
-	// Peers tells with whom processes are connected.
-	Peers = operation.Define("peers", operation.Spent, peers)
 )
 
 // Ops lists the operations for operation.Serve.
@@ -49,6 +47,6 @@ func Ops() []operation.Servable {
 		Inspect, LookUp, Published, Write, Place, Finalize, UnmountTop,
 		Processes, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, Reach,
-		AbortFUSE, UnmountDead, MountDead, Mounting, Peers,
+		AbortFUSE, UnmountDead, MountDead, Mounting,
 	}
 }

@@ -27,13 +27,43 @@ func TestPeers(t *testing.T) {
 		defer accepted.Close()
 		want = append(want, facts.Peer{Address: l.Addr().String(), Connected: true})
 	}
-	self := daemonOf(t, os.Getpid())
-	if got, err := peers(PeersQuery{Processes: []facts.FUSEDaemon{self, self}, Budget: time.Minute}); err != nil || !slices.Equal(got, want) {
-		t.Errorf("%+v, %v, want %+v", got, err, want)
+	s := peerScan(t)
+	self := s.daemonOf(t, os.Getpid())
+	other := self
+	other.by.Connection, other.sockets = 8, nil
+	if got := s.peers([]connections{self, self, other}); len(got) != 1 || !slices.Equal(got[self.by.Connection], want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
-	self.Started++ // another process had the number
-	if got, err := peers(PeersQuery{Processes: []facts.FUSEDaemon{self}, Budget: time.Minute}); err != nil || len(got) > 0 {
-		t.Errorf("of a process that has ended: %+v, %v", got, err)
+	ended := exec.CommandContext(t.Context(), "true")
+	must(t, ended.Run())
+	gone := self
+	gone.by.PID = ended.Process.Pid
+	if got := s.peers([]connections{gone}); len(got) > 0 {
+		t.Errorf("of a process that has ended: %+v", got)
+	}
+	s.end = time.Now()
+	if got := s.peers([]connections{self}); len(got) > 0 || s.cut {
+		t.Errorf("after the end of the time: %+v, cut %t", got, s.cut)
+	}
+}
+
+// One walk tells who serves a connection, and with whom that process is connected.
+func TestPeersOfADaemon(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	must(t, err)
+	defer c.Close()
+	socket, err := c.(*net.TCPConn).File()
+	must(t, err)
+	defer socket.Close()
+	f, without := newSilentFUSE(t, socket), newSilentFUSE(t)
+	f.daemons(t) // or this kernel does not tell them
+	a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute})
+	want := []facts.Peer{{Address: l.Addr().String(), Connected: true}}
+	if err != nil || !slices.Equal(a.Peers[f.connection()], want) || a.Peers[without.connection()] != nil {
+		t.Errorf("%+v, %v, want %+v for %d alone", a.Peers, err, want, f.connection())
 	}
 }
 
@@ -52,10 +82,10 @@ func TestPeersInAnotherNetwork(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	must(t, cmd.Start())
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
-	d := daemonOf(t, cmd.Process.Pid)
+	s := peerScan(t)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		found, err := peers(PeersQuery{Processes: []facts.FUSEDaemon{d}, Budget: time.Minute})
-		must(t, err)
+		d := s.daemonOf(t, cmd.Process.Pid)
+		found := s.peers([]connections{d})[d.by.Connection]
 		if len(found) == 1 && found[0].Address == "198.18.0.2:443" && found[0].Retransmits > 1 && !found[0].Connected {
 			return
 		} else if time.Now().After(end) {
@@ -64,14 +94,21 @@ func TestPeersInAnotherNetwork(t *testing.T) {
 	}
 }
 
-func daemonOf(t *testing.T, pid int) facts.FUSEDaemon {
+func peerScan(t *testing.T) *scan {
 	t.Helper()
 	proc, err := openProcfs()
 	must(t, err)
-	defer proc.close()
-	d := (&scan{proc: proc}).processOf(pid).FUSEDaemon
-	if d.PID == 0 {
+	t.Cleanup(proc.close)
+	return &scan{proc: proc, end: time.Now().Add(time.Hour)}
+}
+
+// daemonOf returns a process as if it served connection 7.
+func (s *scan) daemonOf(t *testing.T, pid int) connections {
+	t.Helper()
+	d := s.connectionsOf(pid)
+	if d.by = s.processOf(pid).FUSEDaemon; d.by.PID == 0 {
 		t.Fatal("there is no such process")
 	}
+	d.by.Connection = 7
 	return d
 }

@@ -37,6 +37,8 @@ type ProcessesAnswer struct {
 	// Known are the Daemons, and the former daemons of each connection that has none any more
 	// and is still mounted.
 	Known []facts.FUSEDaemon
+	// Peers are with whom the Daemons of each connection are connected by TCP.
+	Peers map[uint64][]facts.Peer
 	// Untold counts open FUSE devices of which the kernel does not tell the connection (below
 	// about Linux 6.16).
 	Untold int

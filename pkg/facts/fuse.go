@@ -49,6 +49,8 @@ func (d FUSEDaemon) Unit() string {
 // FUSEDaemons are the processes that serve a FUSE superblock.
 type FUSEDaemons struct {
 	Processes []FUSEDaemon
+	// Peers are with whom they are connected; what cannot be told in time says nothing.
+	Peers []Peer
 	// Untold is true where the kernel does not say which process serves which
 	// connection (below about Linux 6.16).
 	Untold bool

@@ -20,10 +20,7 @@ var served = facts.Dev{Minor: 52}
 // node is a host with one daemon.
 type node struct {
 	daemons facts.FUSEDaemons
-	peers   []facts.Peer
-	// slowPeers has Peers take all the time that it is given.
-	slowPeers bool
-	err       error
+	err     error
 	// waiting is what each call returns, the last one again and again.
 	waiting []int
 	// mayAbort is the answer of MayAbortFUSE.
@@ -38,16 +35,6 @@ func (n *node) FUSEDaemons(_ context.Context, dev facts.Dev) (facts.FUSEDaemons,
 		return facts.FUSEDaemons{}, nil
 	}
 	return n.daemons, n.err
-}
-
-func (n *node) Peers(ctx context.Context, _ facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer {
-	if n.slowPeers {
-		<-ctx.Done()
-	}
-	if len(daemons) == 0 {
-		return nil
-	}
-	return n.peers
 }
 
 func (n *node) FUSEWaiting(ctx context.Context, _ facts.Dev) int {

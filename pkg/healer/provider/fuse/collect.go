@@ -17,8 +17,6 @@ type evidence map[facts.Dev]connection
 // ask its storage.
 type connection struct {
 	daemons facts.FUSEDaemons
-	// peers are with whom the daemons are connected.
-	peers []facts.Peer
 	// before and after are the requests that waited, at an interval of at least
 	// drainTime; -1 for unknown.
 	before, after int
@@ -52,9 +50,6 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), sb.Lookup.Failed(c.LookedUp()):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
-			if sb.Lookup.Failed(c.LookedUp()) {
-				got.peers = p.peers(ctx, dev, got.daemons.Processes)
-			}
 			if p.inputs != nil && sb.Lookup.Failed(c.LookedUp()) {
 				in, _ := p.inputs.Inputs(ctx, c) // what cannot be read says nothing
 				got.written = in.Written
@@ -86,7 +81,6 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPo
 	if got.daemons, err = p.host.FUSEDaemons(ctx, dev); err != nil {
 		return got, err
 	}
-	got.peers = p.peers(ctx, dev, got.daemons.Processes)
 	select {
 	case <-later.C:
 		got.after = p.host.FUSEWaiting(ctx, dev)
@@ -110,16 +104,4 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPo
 		got.shared = "it cannot be told whether only this volume has the connection: " + err.Error()
 	}
 	return got, nil
-}
-
-// peers asks with whom the daemons are connected, in a part of the time: that makes a message
-// clearer, and without what is asked after it no connection is aborted.
-func (p *Provider) peers(ctx context.Context, dev facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer {
-	const part = 4
-	if deadline, limited := ctx.Deadline(); limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/part)
-		defer cancel()
-	}
-	return p.host.Peers(ctx, dev, daemons)
 }

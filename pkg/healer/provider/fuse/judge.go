@@ -150,7 +150,7 @@ func (j judgement) waiting() string {
 // server returns which servers of the daemon are silent, or else those that it is connected to.
 func (j judgement) server() (text string) {
 	var connected []string
-	for _, p := range j.connection.peers {
+	for _, p := range j.connection.daemons.Peers {
 		switch {
 		case p.Retransmits > 1: // a single packet may have been lost
 			text += fmt.Sprintf("; its server %s has not answered (%d retransmits)", p.Address, p.Retransmits)

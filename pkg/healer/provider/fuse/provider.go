@@ -18,7 +18,6 @@ import (
 // Host is what is asked of the host; *node.Node is the real one.
 type Host interface {
 	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
-	Peers(ctx context.Context, dev facts.Dev, daemons []facts.FUSEDaemon) []facts.Peer
 	FUSEWaiting(ctx context.Context, dev facts.Dev) int
 	MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error
 	AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error
