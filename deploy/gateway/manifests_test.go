@@ -176,7 +176,7 @@ func TestFlagsAreKnown(t *testing.T) {
 	}
 }
 
-// TestAsksForReviewsRegistrationsAndItsNode limits the roles to what the gateway needs.
+// TestAsksForReviewsAndRegistrationsOnly limits the roles to what the gateway needs.
 func TestAsksForReviewsAndRegistrationsOnly(t *testing.T) {
 	text, err := os.ReadFile("rbac.yaml")
 	if err != nil {
@@ -192,7 +192,7 @@ func TestAsksForReviewsAndRegistrationsOnly(t *testing.T) {
 			all = append(all, role.Kind+" "+strings.Join(rule.Verbs, ",")+" "+strings.Join(rule.Resources, ","))
 		}
 	}
-	want := []string{"ClusterRole create tokenreviews", "ClusterRole create subjectaccessreviews", "ClusterRole get nodes", "ClusterRole patch nodes/status", "Role list,watch,create,patch csiaddonsnodes"}
+	want := []string{"ClusterRole create tokenreviews", "ClusterRole create subjectaccessreviews", "Role list,watch,create,patch csiaddonsnodes"}
 	if !slices.Equal(all, want) {
 		t.Errorf("got %q", all)
 	}

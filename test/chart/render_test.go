@@ -2,6 +2,7 @@ package chart
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -38,6 +39,9 @@ func TestChartRendersWhatKustomizeBuilds(t *testing.T) {
 		kustomizations []string
 	}{
 		"default":    {nil, []string{"."}},
+		"node condition": {
+			values{"gateway": values{"nodeCondition": true}}, []string{overlay(t, "gateway/node-condition")},
+		},
 		"no gateway": {values{"gateway": values{"enabled": false}}, []string{"daemonset"}},
 		"deploy/default": {
 			values{"controller": values{"enabled": true}, "monitoring": values{"enabled": true}},
@@ -141,6 +145,30 @@ func renderChart(t *testing.T, c *helmchart.Chart, in string, v values) (objects
 	got := objects{}
 	got.add(t, made.Manifest)
 	return got, nil
+}
+
+// overlay makes a kustomization of deploy with one of its components, and returns its path from
+// deploy.
+func overlay(t *testing.T, component string) string {
+	t.Helper()
+	deploy, err := filepath.Abs("../../deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := t.TempDir()
+	from, err := filepath.Rel(made, deploy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n", from, filepath.Join(from, component))
+	if err := os.WriteFile(filepath.Join(made, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to, err := filepath.Rel(deploy, made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
 }
 
 // build is `kustomize build` of a directory beneath deploy.

@@ -35,6 +35,7 @@ func TestEachValueIsRendered(t *testing.T) {
 		"server.priorityClassName=mine":             {[]string{server}, `"priorityClassName":"mine"`},
 		"server.maxUnavailable=3":                   {[]string{server}, `"maxUnavailable":3`},
 		"server.resources.limits.memory=1Gi":        {[]string{server}, `"memory":"1Gi"`},
+		"gateway.nodeCondition=true":                {[]string{gateway}, `"--node-condition"`},
 		"gateway.verbosity=4":                       {[]string{gateway}, `"-v=4"`},
 		"gateway.extraArgs[0]=--register-as=driver": {[]string{gateway}, `"--register-as=driver"]`},
 		"gateway.nodeSelector.storage=yes":          {[]string{gateway}, `"storage":"yes"`},
@@ -123,4 +124,19 @@ func text(t *testing.T, object values) string {
 		t.Fatal(err)
 	}
 	return string(raw)
+}
+
+// The gateways may write to their Nodes' status only where that was asked for.
+func TestNodesStatusIsWrittenOnlyForTheCondition(t *testing.T) {
+	for set, want := range map[string]bool{"gateway.nodeCondition=false": false, "gateway.nodeCondition=true": true} {
+		var may []string
+		for key, object := range mustRender(t, parse(t, set)) {
+			if strings.HasPrefix(key, "ClusterRole/node-healer-gateway") && strings.Contains(text(t, object), `"nodes`) {
+				may = append(may, key)
+			}
+		}
+		if (len(may) > 0) != want {
+			t.Errorf("%s: %v", set, may)
+		}
+	}
 }

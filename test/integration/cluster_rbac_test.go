@@ -24,9 +24,6 @@ func TestEachPermission(t *testing.T) {
 	c := newRequester(t, false)
 	shipped, outer := c.permissions(), c.T
 	for _, p := range shipped {
-		if p.of.account == gatewayName && strings.HasPrefix(p.rule.Resources[0], "nodes") {
-			continue // TestOnlyTheOwnNodesConditionIsWritten: it takes a minute until a node has one
-		}
 		t.Run(p.String(), func(t *testing.T) {
 			defer func() { c.T = outer }()
 			c.T = t
