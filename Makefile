@@ -103,11 +103,10 @@ demo-programs: $(TOOLS)/grpcurl
 	$(BUILD) -o bin/ ./cmd/node-healer ./cmd/node-healer-worker
 	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
 
-# --keep-going: one run reports every failure, not only the first. What comes last uses what
-# was built before, beside the tests.
+# --keep-going: one run reports every failure, not only the first.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate side-by-side installed lint vet
+	$(MAKE) --keep-going deps deps-kernels build check-generate side-by-side lint vet
 
 # For a night or a release.
 .PHONY: test-full
@@ -130,15 +129,15 @@ integration: deps build ## tests on the real kernel (root)
 race: deps build ## the same, with server and gateway built with the race detector (root)
 	@TEST_RACE=1 .ci/integration
 
-# Unit tests, integration tests and those on older kernels: each waits half of the time.
+# All tests: each waits half of the time.
 .PHONY: side-by-side
 side-by-side: deps deps-kernels build
 	@.ci/integration all
 
 # On what those leave of the processors. Linter and compiler remember.
 .PHONY: ahead
-ahead: lint vet image
-	for t in deploy/image test/chart "test/monitoring -tags remove_all_sd"; do \
+ahead: lint vet
+	for t in test/e2e test/chart "test/monitoring -tags remove_all_sd"; do \
 		(set -- $$t; cd $$1 && shift && $(GO) test -count=1 -exec true "$$@" ./...) || exit 1; \
 	done
 
@@ -163,13 +162,6 @@ oldest: deps build $(OLDEST) $(S3) ## the tests that need a Kubernetes, on the o
 	$(GO) test -count=1 -timeout 60m ./test/integration \
 		-run "^($$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' test/integration/cluster_*_test.go | paste -sd '|'))\$$"
 
-# What is installed: two lanes, since each waits half of the time.
-.PHONY: installed
-installed: kubernetes prometheus
-	@$(MAKE) e2e monitoring >bin/e2e.log 2>&1 & e2e=$$!; \
-	$(MAKE) --keep-going image-test chart; failed=$$?; \
-	wait $$e2e || { cat bin/e2e.log; exit 1; }; exit $$failed
-
 # Without the race detector and with the flags of the program, so that most of it is
 # compiled once.
 .PHONY: monitoring
@@ -189,11 +181,6 @@ kernels: deps-kernels ## every heal and condition in all its ways on older kerne
 .PHONY: kernels-short
 kernels-short: deps-kernels ## every heal and condition once on an older kernel, in QEMU (root)
 	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -short
-
-# What the virtual machines boot, and nothing of them.
-.PHONY: kernels-prepared
-kernels-prepared: deps-kernels
-	$(GO) test -count=1 -timeout 20m ./test/kernels -args -short -kernels ''
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes, once)
