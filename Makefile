@@ -106,6 +106,7 @@ demo-programs: $(TOOLS)/grpcurl
 # --keep-going: one run reports every failure, not only the first.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
+	@.ci/disk
 	$(MAKE) --keep-going deps deps-kernels build check-generate side-by-side lint vet
 
 # For a night or a release.
