@@ -33,7 +33,7 @@ func runNodes(t *testing.T, nodes []*fakeNode, do func()) {
 // Two nodes whose servers start at one instant do not check their volumes at the same
 // times, neither at first nor later.
 func TestNodesThatStartTogetherCheckAtOtherTimes(t *testing.T) {
-	const volumes = 1000
+	const volumes = 300
 	nodes := []*fakeNode{many(volumes), many(volumes)}
 	runNodes(t, nodes, func() {
 		start := time.Now()
@@ -58,7 +58,7 @@ func TestNodesThatStartTogetherCheckAtOtherTimes(t *testing.T) {
 // However many nodes start at one instant, what they have in common sees no second with
 // much more than its share of their checks.
 func TestNoSecondHasTheChecksOfAllNodes(t *testing.T) {
-	const checks = 2000 // of all nodes in a minute
+	const checks = 600 // of all nodes in a minute
 	for _, count := range []int{2, 100} {
 		t.Run(fmt.Sprint(count, " nodes"), func(t *testing.T) {
 			var nodes []*fakeNode
