@@ -19,7 +19,7 @@ var (
 	// UnmountTop unmounts a dead mount or a placeholder from the top of a stack.
 	UnmountTop = operation.Define("unmount-top", operation.Spent, unmountTop)
 	// Processes finds the containers and the FUSE daemons among all processes.
-	Processes = operation.Define("processes", operation.Spent, processes)
+	Processes = operation.Define("processes", operation.Spent, processesNicely)
 	// Mounts tells what containers have mounted.
 	Mounts = operation.Define("mounts", operation.Pooled, containerMounts)
 	// ProbeInContainer probes a mount in a container.

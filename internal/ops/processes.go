@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -50,6 +52,17 @@ type ProcessesAnswer struct {
 	// Cut is true when there may be more: not all processes could be read within the
 	// budget, or there are more daemons than are named.
 	Cut bool
+}
+
+// walkNice has a walk give way to probes (sched(7)): beside 100 volumes that hang, and that ask for walks
+// all the time, a healthy one would wait for them. It is little, as a busy node must not cut a walk short.
+const walkNice = 5
+
+// processesNicely sets the niceness of all threads of the worker, which is alone in its process group and
+// ends with the walk.
+func processesNicely(q ProcessesQuery) (ProcessesAnswer, error) {
+	_ = unix.Setpriority(unix.PRIO_PGRP, 0, walkNice)
+	return processes(q)
 }
 
 // processes walks over all processes. It reads nothing that waits for what the process
