@@ -44,7 +44,7 @@ func (r *Reconciler) search(ctx context.Context) error {
 		return err
 	}
 	allowed, why := parseSettings(settings, "")
-	if why != "" {
+	if why != "" || !*allowed.Automatic {
 		return nil
 	}
 	jobs := &v1alpha1.VolumeHealJobList{}

@@ -76,7 +76,10 @@ func TestEvictsByItself(t *testing.T) {
 // TestNothingIsMadeFor claims without what only new pods mend, or where somebody forbids it.
 func TestNothingIsMadeFor(t *testing.T) {
 	for name, change := range map[string]func(*evictWorld){
-		"nothing said":             func(w *evictWorld) { w.saysSick("") },
+		"nothing said": func(w *evictWorld) { w.saysSick("") },
+		"jobs of others alone": func(w *evictWorld) {
+			must(w.t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nautomatic: false")))
+		},
 		"a healthy volume":         func(w *evictWorld) { w.saysSick(`{"state":"healthy","evictable":["FilesystemShutdown"]}`) },
 		"one with something else":  func(w *evictWorld) { w.saysSick(`{"state":"unhealthy","evictable":[]}`) },
 		"what the setting has not": func(w *evictWorld) { w.saysSick(`{"state":"unhealthy","evictable":["FilesystemErrors"]}`) },

@@ -3,12 +3,14 @@
 package clustersettings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 )
 
@@ -62,6 +64,8 @@ type Eviction struct {
 	Drivers []string `json:"drivers"`
 	// Reasons are those of the conditions that allow it; absent: all but FilesystemErrors.
 	Reasons []string `json:"reasons,omitempty"`
+	// Automatic is false where pods are evicted for jobs that somebody made alone.
+	Automatic *bool `json:"automatic,omitempty"`
 	// After is for how long the volume has to be seen sick first.
 	After *metav1.Duration `json:"after,omitempty"`
 	// Max is how many claims' pods are evicted at a time in the cluster.
@@ -80,16 +84,9 @@ func ParseEviction(text string) (Eviction, error) {
 	if e.Reasons == nil {
 		e.Reasons = slices.DeleteFunc(slices.Clone(EvictReasons), func(reason string) bool { return reason == FilesystemErrors })
 	}
-	if e.After == nil {
-		e.After = &metav1.Duration{Duration: defaultAfter}
-	}
-	limit := func(set *int, to int) *int {
-		if set != nil {
-			return set
-		}
-		return &to
-	}
-	e.Max, e.PerHour = limit(e.Max, defaultMax), limit(e.PerHour, defaultPerHour)
+	e.After = cmp.Or(e.After, &metav1.Duration{Duration: defaultAfter})
+	e.Automatic = cmp.Or(e.Automatic, ptr.To(true))
+	e.Max, e.PerHour = cmp.Or(e.Max, ptr.To(defaultMax)), cmp.Or(e.PerHour, ptr.To(defaultPerHour))
 	return e, e.check()
 }
 
