@@ -17,6 +17,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 const (
@@ -31,8 +32,12 @@ const (
 // errNoClaim says that a claim does not exist, or that another one has its name.
 var errNoClaim = errors.New("the claim is gone")
 
-// evictable returns the reasons for which the controller may evict pods.
-func evictable(c volumeConditions) []string {
+// evictable returns the reasons for which the controller may evict pods: none where that would not
+// end all that is wrong, since a job would only be refused, again and again.
+func evictable(c volumeConditions, cures []healer.Cure) []string {
+	if slices.ContainsFunc(cures, func(c healer.Cure) bool { return !c.NewStage && c.NewPod == "" }) {
+		return nil
+	}
 	return slices.DeleteFunc(strings.Split(c.reasons(), ","), func(reason string) bool { return !slices.Contains(clustersettings.EvictReasons, reason) })
 }
 

@@ -80,6 +80,11 @@ var claimHealth = map[string]struct {
 		{time.Minute, abnormal(healer.FilesystemShutdown), claimEvictable("00:01:00", "FilesystemShutdown")},
 		{time.Minute, abnormal(healer.Disconnected), claimSays("unhealthy", "00:03:00", "00:00:00")},
 	}},
+	"pods are not evicted for what that does not end": {steps: []healthStep{
+		{0, abnormal(healer.FilesystemShutdown, healer.DeviceMissing), claimSays("unhealthy", "00:00:00", "00:00:00")},
+		{time.Minute, stale("no"), claimEvictable("00:01:00", "StaleInContainers")},
+		{time.Minute, stale(""), claimSays("unhealthy", "00:02:00", "00:00:00")}, // a step does, as with --loop=observe
+	}},
 	"since is kept across processes": {
 		earlier: oldHealth("healthy", "1999-12-31T10:00:00Z"),
 		steps: []healthStep{
@@ -338,4 +343,16 @@ func TestEventsOfAClaimWaitForTheAPI(t *testing.T) {
 			t.Errorf("got %q", said)
 		}
 	})
+}
+
+// stale returns a report of a container with a dead instance, and of a step that would end that
+// unless it is refused.
+func stale(refused string) healer.Report {
+	in := healer.MountPoint{Role: healer.RoleContainer, Path: "/p", PodUID: "a", InContainer: &healer.InContainer{}}
+	d := healer.Diagnosis{
+		Case:       healer.Case{MountPoints: []healer.MountPoint{in}},
+		Conditions: []healer.Condition{{Reason: healer.StaleInContainers, MountPoint: in.Path, Acute: true}},
+		Steps:      []healer.Step{{MountPoint: in, Heals: []healer.Reason{healer.StaleInContainers}, Refused: refused}},
+	}
+	return of("v", d, d)
 }

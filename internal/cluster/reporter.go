@@ -73,7 +73,7 @@ type volume struct {
 	// checked mount points. state is empty while no check could judge all of it.
 	checked time.Time
 	state   string
-	// evictable are its reasons that only a new pod ends.
+	// evictable are its reasons that only new pods end, if these end all that is wrong.
 	evictable []string
 	// pods are those whose mount points the last check saw.
 	pods []string
@@ -128,7 +128,7 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 			}
 		}
 	}
-	v.since, v.pods, v.evictable = since, podsOf(report), evictable(conditions)
+	v.since, v.pods, v.evictable = since, podsOf(report), evictable(conditions, report.After.Cures())
 	if !notJudged { // else the claim stays as healthy as it was: a healed mount point says nothing of the others
 		v.checked, v.state = now, volumehealth.Healthy
 		if len(conditions) > 0 {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -79,9 +81,10 @@ func oneVolume(t *testing.T) (*memoryAPI, *knownVolumes) {
 }
 
 func conditions(reasons ...healer.Reason) healer.Diagnosis {
-	var d healer.Diagnosis
+	xfs := facts.Dev{Major: 7}
+	d := healer.Diagnosis{Case: healer.Case{Superblocks: map[facts.Dev]facts.Superblock{xfs: {FSType: "xfs", Answer: facts.Answer{Asked: true, Errno: syscall.EIO}}}}}
 	for _, r := range reasons {
-		d.Conditions = append(d.Conditions, healer.Condition{Reason: r, MountPoint: "/p"})
+		d.Conditions = append(d.Conditions, healer.Condition{Reason: r, MountPoint: "/p", Superblock: xfs})
 	}
 	return d
 }
