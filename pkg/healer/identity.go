@@ -28,13 +28,18 @@ func SameDisk(c Case, sb facts.Superblock) bool {
 // it does not. A part that the record has and the device lacks is a difference: a clone
 // of a disk has everything but its serial number. A device may have grown.
 func Differs(recorded, now facts.Identity) string {
-	for _, part := range []struct{ name, recorded, now string }{
-		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID},
-		{"serial number", recorded.Serial, now.Serial},
-		{"WWID", recorded.WWID, now.WWID},
-		{"device-mapper UUID", recorded.DMUUID, now.DMUUID},
+	const toldAgain = ": a filesystem that shut itself down tells it when it is staged anew (docs/eviction.md)"
+	for _, part := range []struct{ name, recorded, now, missing string }{
+		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID, toldAgain},
+		{"serial number", recorded.Serial, now.Serial, ""},
+		{"WWID", recorded.WWID, now.WWID, ""},
+		{"device-mapper UUID", recorded.DMUUID, now.DMUUID, ""},
 	} {
-		if part.recorded != "" && part.recorded != part.now {
+		switch {
+		case part.recorded == "" || part.recorded == part.now:
+		case part.now == "":
+			return fmt.Sprintf("no %s can be read, recorded was %q%s", part.name, part.recorded, part.missing)
+		default:
 			return fmt.Sprintf("%s is %q, recorded was %q", part.name, part.now, part.recorded)
 		}
 	}
