@@ -90,7 +90,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "identity: another serial number passes", file: "pkg/healer/identity.go",
-		from: "part.recorded != \"\" && part.recorded != part.now", to: "part.recorded != \"\" && part.now != \"\" && part.recorded != part.now",
+		from: "part.recorded == \"\" || part.recorded == part.now", to: "part.recorded == \"\" || part.now == \"\" || part.recorded == part.now",
 		tests: "internal/engine", run: "TestDiffers|TestProveIdentityOfADevice|TestProveIdentityWithoutADevice",
 	},
 	{
