@@ -22,62 +22,43 @@ func (n *Node) CanReplace() bool { return ops.CanMoveBeneath() }
 // (Linux 5.2).
 func (n *Node) CanCover() bool { return mount.CanMove() }
 
-// Rebind puts a clone of the staged mount on an empty mount point.
-func (n *Node) Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnDirectory}, revalidate)
-}
-
-// Replace puts a clone of the staged mount in the place of a dead mount, which has to be alone at the
-// mount point. The clone comes beneath the dead mount, which is then detached.
-func (n *Node) Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error {
-	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.Beneath, Dead: dead}, revalidate)
-}
-
-// Cover puts a clone of the staged mount on top of a dead mount, plan.Covers, where the kernel cannot
-// put the clone beneath.
-func (n *Node) Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnTop, Dead: plan.Covers}, revalidate)
-}
-
-// place puts a clone at its position. The clone is read-only until it is alone at the mount point and
-// revalidate says that the mount point is still wanted: a driver that unpublishes meanwhile can delete
-// nothing through it.
-func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(context.Context) error) error {
-	a, err := step(ctx, n, ops.Place, q)
-	if err != nil {
-		return err
+// Place puts a clone of the staged mount at its position, unless an earlier step placed one, and
+// finalizes it. The clone is read-only until it is alone at the mount point and revalidate says that the
+// mount point is still wanted: a driver that unpublishes meanwhile can delete nothing through it.
+func (n *Node) Place(ctx context.Context, plan facts.PlacePlan, revalidate func(context.Context) error) (err error) {
+	var a ops.PlaceAnswer
+	earlier := plan.Placed != (facts.Ref{})
+	if !earlier {
+		if a, err = step(ctx, n, ops.Place, plan); err != nil {
+			return err
+		}
+		plan.Placed = a.Mount
 	}
 	if a.Left {
-		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mountPoint", q.Target)
+		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mountPoint", plan.Target)
 	}
 	err = revalidate(ctx)
 	switch {
 	case err == nil:
-		return n.finalize(ctx, q.RebindPlan, a.Mount)
-	case q.Position == ops.Beneath:
+		return n.finalize(ctx, plan)
+	case earlier:
+		return err
+	case plan.Position == facts.BeneathDead:
 		// The dead mount is detached. To unmount the placeholder would leave the bare directory,
 		// into which a pod writes; through the placeholder nothing is written or deleted.
 		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
 	}
 	// The mount point is no longer wanted: it is left as it was found.
-	placed := facts.Mount{Path: q.Target, ID: a.Mount.ID, OldID: a.Mount.OldID}
+	placed := facts.Mount{Path: plan.Target, ID: a.Mount.ID, OldID: a.Mount.OldID}
 	if _, undoErr := step(ctx, n, ops.UnmountTop, facts.UnmountPlan{Top: placed, Placeholder: true, Below: a.On}); undoErr != nil {
 		return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, undoErr)
 	}
 	return err
 }
 
-// Finish finalizes a placeholder that an earlier step left alone at a mount point.
-func (n *Node) Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error {
-	if err := revalidate(ctx); err != nil {
-		return err
-	}
-	return n.finalize(ctx, plan, placeholder.Ref())
-}
-
-func (n *Node) finalize(ctx context.Context, plan facts.RebindPlan, placed facts.Ref) error {
+func (n *Node) finalize(ctx context.Context, plan facts.PlacePlan) error {
 	// The budget is enough for a node that heals hundreds of volumes at once.
-	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{RebindPlan: plan, Mount: placed, Budget: n.cfg.StepTimeout / 4})
+	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{PlacePlan: plan, Budget: n.cfg.StepTimeout / 4})
 	switch {
 	case err != nil:
 		return err

@@ -30,11 +30,11 @@ func TestNothingIsDoneForAMountPointThatIsNotWanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	placeholder := facts.Mount{OldID: 1 << 30, Path: root + "/mount point", Root: "/", Attr: facts.AttrPlaceholder}
-	plan := facts.RebindPlan{Target: placeholder.Path}
+	plan := facts.PlacePlan{Target: placeholder.Path, Placed: placeholder.Ref()}
 	unwanted := errors.New("the pod is gone")
 	for name, step := range map[string]func(revalidate func(context.Context) error) error{
 		"finish": func(revalidate func(context.Context) error) error {
-			return node.Finish(t.Context(), plan, placeholder, revalidate)
+			return node.Place(t.Context(), plan, revalidate)
 		},
 		"take off": func(revalidate func(context.Context) error) error {
 			return node.UnmountTop(t.Context(), facts.UnmountPlan{Top: placeholder, Placeholder: true}, revalidate)

@@ -34,7 +34,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 		case w.Stray != (facts.Ref{}): // on top of the dead mount, which run asks then
 		case w.Ours == (facts.Ref{}): // no earlier swap left anything
 			s.deadClone, s.nested, s.err = in.cloneDead(w.Container)
-		case s.position == Beneath && !w.Ours.Same(w.Container.Mount.Ref()): // the dead mount is on ours
+		case s.position == facts.BeneathDead && !w.Ours.Same(w.Container.Mount.Ref()): // the dead mount is on ours
 			var fd int
 			s.deadClone, fd, s.err = in.cloneTop(w.Container)
 			closeFD(&fd)

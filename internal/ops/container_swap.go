@@ -31,12 +31,12 @@ type swap struct {
 // the host's namespace.
 func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	s := &swap{in: in, query: w, source: -1, deadClone: -1, placement: placement{
-		operation: "replace-in-container", position: Beneath, clone: -1, ours: w.Ours, copied: true,
+		operation: "replace-in-container", position: facts.BeneathDead, clone: -1, ours: w.Ours, copied: true,
 		dead:       Dead{Mount: w.Container.Mount.Ref(), Superblock: w.Covers.Dev, Ended: w.Ended, Stale: w.Stale},
 		revalidate: func() error { return attributesUnchanged(w.Container.Mount) },
 	}}
 	if covers := w.Covers.Ref(); covers != (facts.Ref{}) {
-		s.position, s.copied, s.dead.Mount = OnTop, false, covers
+		s.position, s.copied, s.dead.Mount = facts.OnDead, false, covers
 	}
 	if w.Sharing == facts.SharingPeer {
 		if s.source, s.err = openSource(w.Source); s.err != nil {
@@ -97,11 +97,11 @@ func (s *swap) run() error {
 		}
 	}
 	switch {
-	case w.Ours == (facts.Ref{}) && len(s.nested) > 0 && s.position == OnTop:
+	case w.Ours == (facts.Ref{}) && len(s.nested) > 0 && s.position == facts.OnDead:
 		err = refuse("something is mounted on %q in the container, which a mount on top would hide", s.nested[0].path)
 	case w.Ours == (facts.Ref{}):
 		err = s.placement.run()
-	case s.position == OnTop:
+	case s.position == facts.OnDead:
 		s.parent = w.Covers.Ref()
 		err = s.verify()
 	case w.Ours.Same(w.Container.Mount.Ref()):

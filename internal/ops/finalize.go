@@ -12,9 +12,8 @@ import (
 
 // FinalizeQuery names a placeholder that is to get its final attributes.
 type FinalizeQuery struct {
-	facts.RebindPlan
-	// Mount is the placeholder, expected alone at Target.
-	Mount facts.Ref
+	// PlacePlan names the placeholder as Placed, which is expected alone at Target.
+	facts.PlacePlan
 	// Budget bounds finding the placeholder's copies in other mount namespaces, and each
 	// change of their attributes.
 	Budget time.Duration
@@ -36,13 +35,13 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 		return none, err
 	}
 	defer target.close()
-	parent := q.Covers.Ref()
-	if parent == (facts.Ref{}) {
+	parent := q.Dead.Ref()
+	if q.Position != facts.OnDead {
 		if parent, err = target.parent(); err != nil {
 			return none, err
 		}
 	}
-	p, err := openPlaced(target, q.Mount, parent)
+	p, err := openPlaced(target, q.Placed, parent)
 	if err != nil {
 		return none, err
 	}

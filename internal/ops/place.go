@@ -27,36 +27,8 @@ import (
 // directory tree. If that umount took the dead mount and left a writable clone, the removal
 // would delete the volume's files; from a read-only one the driver gets EROFS and tries again.
 
-// Position says where a clone goes.
-type Position int
-
-const (
-	// OnDirectory is on the empty directory (or file) of a mount point where nothing is
-	// mounted.
-	OnDirectory Position = iota
-	// Beneath is beneath a dead mount (Linux 6.5), which is detached then. At no moment is
-	// nothing mounted, so no process writes into the directory on the node's disk.
-	Beneath
-	// OnTop is on top of a dead mount, where the kernel cannot move a mount beneath
-	// another one. Only a FUSE mount whose connection is gone (ENOTCONN) is covered: it
-	// never answers again. The dead mount is made private first, or the kernel would put
-	// copies of the clone on all of its peers, the staged mount among them. A driver that
-	// unpublishes unmounts the clone, meets the dead mount, in which nothing can be
-	// deleted, and unmounts that when it tries again.
-	OnTop
-)
-
 // faultPointNames are the names of the fault points of each position.
-var faultPointNames = [...]string{OnDirectory: "rebind", Beneath: "replace", OnTop: "cover"}
-
-// PlaceQuery says what to put where.
-type PlaceQuery struct {
-	facts.RebindPlan
-	Position Position
-	// Dead is the mount to replace or to cover, which has to be alone at Target; unused for
-	// OnDirectory.
-	Dead facts.Mount
-}
+var faultPointNames = [...]string{facts.OnDirectory: "rebind", facts.BeneathDead: "replace", facts.OnDead: "cover"}
 
 // PlaceAnswer names the mount now at the mount point.
 type PlaceAnswer struct {
@@ -74,8 +46,8 @@ var errNoBeneath = errors.New("the kernel cannot put a mount beneath another one
 // CanMoveBeneath reports whether the kernel can put a mount beneath another one.
 func CanMoveBeneath() bool { return !withoutBeneath() && mount.CanMoveBeneath() }
 
-func place(q PlaceQuery) (a PlaceAnswer, err error) {
-	if q.Position == Beneath && !CanMoveBeneath() {
+func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
+	if q.Position == facts.BeneathDead && !CanMoveBeneath() {
 		return a, errNoBeneath
 	}
 	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: deadOf(q.Dead), propagates: true}
@@ -89,7 +61,7 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 		return a, err
 	}
 	defer p.target.close()
-	if q.Position == Beneath { // that of OnTop is in checkDead, by descriptor
+	if q.Position == facts.BeneathDead { // that of OnDead is in checkDead, by descriptor
 		if err := p.dead.check(p.target); err != nil {
 			return a, err
 		}
@@ -110,7 +82,7 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 type placement struct {
 	operation string // names the fault points
 	target    targetHandle
-	position  Position
+	position  facts.Position
 	clone     int // a descriptor; closed, and -1, once the clone had to be unmounted again
 	// ours is the clone as a mount.
 	ours facts.Ref
@@ -139,7 +111,7 @@ type placement struct {
 // run places the clone and checks that it is alone at its mount point.
 func (p *placement) run() error {
 	there := p.dead.Mount
-	if p.position == OnDirectory {
+	if p.position == facts.OnDirectory {
 		there = p.parent // nothing is mounted at the mount point
 	}
 	fd, err := p.target.open(there)
@@ -154,7 +126,7 @@ func (p *placement) run() error {
 	if err := p.move(fd); err != nil {
 		return err
 	}
-	if p.position == Beneath {
+	if p.position == facts.BeneathDead {
 		closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
 		pause(p.operation + "/beneath")
 		return p.detachDead()
@@ -167,12 +139,12 @@ func (p *placement) run() error {
 // the directory of the mount point.
 func (p *placement) check(fd int) (err error) {
 	switch p.position {
-	case OnDirectory:
+	case facts.OnDirectory:
 		err = p.checkDirectory(fd)
-	case Beneath, OnTop:
+	case facts.BeneathDead, facts.OnDead:
 		err = p.checkDead(fd)
 	}
-	if err == nil && p.propagates && p.position != OnTop {
+	if err == nil && p.propagates && p.position != facts.OnDead {
 		var receivers []namespace
 		// finalize has to enter them to set the attributes of the copies of ours: else those
 		// stay read-only for ever.
@@ -182,7 +154,7 @@ func (p *placement) check(fd int) (err error) {
 	if err == nil && p.revalidate != nil {
 		err = p.revalidate()
 	}
-	if err == nil && p.position == OnTop {
+	if err == nil && p.position == facts.OnDead {
 		if err = mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {
 			err = fmt.Errorf("the dead mount: %w", err)
 		}
@@ -194,7 +166,7 @@ func (p *placement) check(fd int) (err error) {
 // to be covered, that it is dead for good. Nothing may be mounted inside it: the umount of the dead
 // mount would take that, too.
 func (p *placement) checkDead(fd int) error {
-	if p.position == OnTop {
+	if p.position == facts.OnDead {
 		p.parent = p.dead.Mount
 		if err := p.dead.checkFUSE(p.target.thread, fd, facts.MayBeCovered, "only what answers ENOTCONN is covered, and this answers %q"); err != nil {
 			return err
@@ -211,9 +183,9 @@ func (p *placement) checkDead(fd int) error {
 func (p *placement) move(fd int) error {
 	p.moved = time.Now()
 	switch p.position {
-	case OnDirectory:
+	case facts.OnDirectory:
 		return mount.MoveTo(p.clone, p.target.dir, p.target.name)
-	case OnTop:
+	case facts.OnDead:
 		// By descriptor: on this mount, or nowhere.
 		return mount.MoveOnto(p.clone, fd)
 	}
@@ -287,7 +259,7 @@ func (p *placement) checkStack() error {
 // and the next call unmounts it.
 func (p *placement) verify() error {
 	err := p.target.checkAlone(p.ours, p.parent)
-	if err != nil && p.position != Beneath && !p.moved.IsZero() {
+	if err != nil && p.position != facts.BeneathDead && !p.moved.IsZero() {
 		closeFD(&p.clone) // a descriptor on ours makes it busy, and umount fails
 		if undoErr := p.target.umount(p.ours); undoErr != nil {
 			return fmt.Errorf("%w; taking ours off again: %w", err, undoErr)

@@ -25,15 +25,15 @@ func TestRefusedBeforeAnything(t *testing.T) {
 	must(t, err)
 	for name, op := range map[string]func() error{
 		"staged anew": func() error {
-			_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: facts.Mount{Path: dir, ID: 1, OldID: 1}, Target: dir}})
+			_, err := place(facts.PlacePlan{Staged: facts.Mount{Path: dir, ID: 1, OldID: 1}, Target: dir})
 			return err
 		},
 		"finalize another's": func() error {
-			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: dir}, Mount: facts.Ref{ID: 1, OldID: 1}})
+			_, err := finalize(FinalizeQuery{PlacePlan: facts.PlacePlan{Target: dir, Placed: facts.Ref{ID: 1, OldID: 1}}})
 			return err
 		},
 		"finalize none": func() error {
-			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: dir}, Mount: parentMount})
+			_, err := finalize(FinalizeQuery{PlacePlan: facts.PlacePlan{Target: dir, Placed: parentMount}})
 			return err
 		},
 		"take off what is not placeholder": func() error {
@@ -55,11 +55,11 @@ func TestNoWayToTheMountPoint(t *testing.T) {
 	gone := realDir(t) + "/none/x"
 	for name, op := range map[string]func() error{
 		"mount point": func() error {
-			_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: facts.Mount{Path: gone}, Target: gone}})
+			_, err := place(facts.PlacePlan{Staged: facts.Mount{Path: gone}, Target: gone})
 			return err
 		},
 		"finalize": func() error {
-			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: gone}})
+			_, err := finalize(FinalizeQuery{PlacePlan: facts.PlacePlan{Target: gone}})
 			return err
 		},
 		"take off": func() error { _, err := unmountTop(facts.UnmountPlan{Top: facts.Mount{Path: gone}}); return err },
@@ -94,7 +94,7 @@ func TestReplaceOfWhatAnswers(t *testing.T) {
 		mounts = append(mounts, mountAt(t, dir))
 	}
 	staged, target := mounts[0], mounts[1]
-	_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: staged, Target: target.Path}, Position: Beneath, Dead: target})
+	_, err := place(facts.PlacePlan{Staged: staged, Target: target.Path, Position: facts.BeneathDead, Dead: target})
 	if !errors.Is(err, operation.ErrRefused) && !errors.Is(err, errNoBeneath) {
 		t.Errorf("got %v, want a refusal", err)
 	}

@@ -1,12 +1,37 @@
 package facts
 
-// RebindPlan says which staged mount goes where, and how it ends up there.
-type RebindPlan struct {
+// Position says where at a mount point a clone goes.
+type Position int
+
+const (
+	// OnDirectory is on the empty directory (or file) of a mount point where nothing is
+	// mounted.
+	OnDirectory Position = iota
+	// BeneathDead is beneath a dead mount (Linux 6.5), which is detached then. At no moment is
+	// nothing mounted, so no process writes into the directory on the node's disk.
+	BeneathDead
+	// OnDead is on top of a dead mount, where the kernel cannot move a mount beneath
+	// another one. Only a FUSE mount whose connection is gone (ENOTCONN) is covered: it
+	// never answers again. The dead mount is made private first, or the kernel would put
+	// copies of the clone on all of its peers, the staged mount among them. A driver that
+	// unpublishes unmounts the clone, meets the dead mount, in which nothing can be
+	// deleted, and unmounts that when it tries again.
+	OnDead
+)
+
+// PlacePlan says which staged mount goes where, and how it ends up there.
+type PlacePlan struct {
 	Staged Mount
 	// Sub is the directory (or file) below the staged root that the mount point shows;
 	// empty for the root itself.
-	Sub    string
-	Target string
+	Sub      string
+	Target   string
+	Position Position
+	// Dead is the mount at Target to replace or to cover; zero for OnDirectory.
+	Dead Mount
+	// Placed is the placeholder that is there already, which is only to be finalized; zero if
+	// one is to be placed.
+	Placed Ref
 	// Attr are the final attributes; all others are cleared.
 	Attr Attr
 	// Private takes the mount out of the peer group of its parent, as the
@@ -17,8 +42,6 @@ type RebindPlan struct {
 	// Ended is true for a dead filesystem that answers all the same, Stale for one of
 	// NFS that must answer ESTALE.
 	Ended, Stale bool
-	// Covers is the dead mount at Target on top of which it goes; zero for none.
-	Covers Mount
 }
 
 // UnmountPlan names a mount on top of a stack, and what it hides.

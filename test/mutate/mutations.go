@@ -75,7 +75,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "swap: what answers again is detached", file: "internal/ops/container_nested.go",
-		from: "case s.position == Beneath &&", to: "case s.position == Beneath && false &&",
+		from: "case s.position == facts.BeneathDead &&", to: "case s.position == facts.BeneathDead && false &&",
 		tests: "internal/ops", run: "TestSwapIsResumed",
 	},
 	{

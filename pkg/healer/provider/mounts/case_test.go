@@ -12,19 +12,7 @@ import (
 // idle is a host whose steps must not run.
 type idle struct{ t *testing.T }
 
-func (h idle) Rebind(context.Context, facts.RebindPlan, func(context.Context) error) error {
-	return h.touched()
-}
-
-func (h idle) Finish(context.Context, facts.RebindPlan, facts.Mount, func(context.Context) error) error {
-	return h.touched()
-}
-
-func (h idle) Replace(context.Context, facts.RebindPlan, facts.Mount, func(context.Context) error) error {
-	return h.touched()
-}
-
-func (h idle) Cover(context.Context, facts.RebindPlan, func(context.Context) error) error {
+func (h idle) Place(context.Context, facts.PlacePlan, func(context.Context) error) error {
 	return h.touched()
 }
 

@@ -17,12 +17,9 @@ import (
 
 // Host is what the steps ask of the host; *node.Node is the real one.
 type Host interface {
-	Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
-	Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error
 	CanReplace() bool
 	CanCover() bool
-	Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error
-	Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
+	Place(ctx context.Context, plan facts.PlacePlan, revalidate func(context.Context) error) error
 	UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidate func(context.Context) error) error
 }
 
@@ -167,14 +164,19 @@ func (p Provider) rebind(c healer.Case, mp healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
 	s.Source = staged.Dev()
 	plan, why := planRebind(c, mp, staged)
-	if len(mp.Stack) > 1 {
-		plan.Covers = mp.Stack[1]
+	if len(mp.Stack) > 0 {
+		plan.Placed = mp.Stack[0].Ref()
 	}
-	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
-		if len(mp.Stack) > 0 {
-			return p.host.Finish(ctx, plan, mp.Stack[0], revalidate)
-		}
-		return p.host.Rebind(ctx, plan, revalidate)
+	if len(mp.Stack) > 1 {
+		plan.Position, plan.Dead = facts.OnDead, mp.Stack[1]
+	}
+	return p.place(s, why, plan)
+}
+
+// place returns a step that carries out the plan, or that is refused if there is a reason.
+func (p Provider) place(s healer.Step, refused string, plan facts.PlacePlan) healer.Step {
+	return offered(s, refused, func(ctx context.Context, revalidate func(context.Context) error) error {
+		return p.host.Place(ctx, plan, revalidate)
 	})
 }
 
@@ -188,8 +190,8 @@ func offered(s healer.Step, refused string, run func(ctx context.Context, revali
 
 // planRebind returns what a rebind would do, or why there must be none. Nothing at the mount point
 // shows how it was mounted: the record does.
-func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, string) {
-	var none facts.RebindPlan
+func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.PlacePlan, string) {
+	var none facts.PlacePlan
 	wantStaged := c.Record.Staged()
 	switch {
 	case c.Record == nil || mp.Want == nil:
@@ -225,8 +227,8 @@ func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, 
 }
 
 // planOf returns what puts a directory of the staged mount at a mount point.
-func planOf(mp, staged healer.MountPoint, sub string, attr facts.Attr, was facts.Propagation) facts.RebindPlan {
-	return facts.RebindPlan{
+func planOf(mp, staged healer.MountPoint, sub string, attr facts.Attr, was facts.Propagation) facts.PlacePlan {
+	return facts.PlacePlan{
 		Staged: staged.Stack[0], Sub: sub, Target: mp.Path, Attr: attr,
 		Private: was.Shared == 0 && was.Master == 0, Shared: was.Shared != 0,
 	}

@@ -18,7 +18,7 @@ import (
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
 	did   string
-	plan  facts.RebindPlan
+	plan  facts.PlacePlan
 	on    facts.Mount
 	below facts.Ref
 	// old is a kernel that cannot put a mount beneath another.
@@ -35,23 +35,12 @@ func (s *scribe) act(ctx context.Context, revalidate func(context.Context) error
 	return err
 }
 
-func (s *scribe) Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
-	s.did, s.plan = "rebind", plan
-	return s.act(ctx, revalidate)
-}
-
-func (s *scribe) Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
-	s.did, s.plan = "cover", plan
-	return s.act(ctx, revalidate)
-}
-
-func (s *scribe) Finish(ctx context.Context, plan facts.RebindPlan, on facts.Mount, revalidate func(context.Context) error) error {
-	s.did, s.plan, s.on = "finish", plan, on
-	return s.act(ctx, revalidate)
-}
-
-func (s *scribe) Replace(ctx context.Context, plan facts.RebindPlan, on facts.Mount, revalidate func(context.Context) error) error {
-	s.did, s.plan, s.on = "replace", plan, on
+func (s *scribe) Place(ctx context.Context, plan facts.PlacePlan, revalidate func(context.Context) error) error {
+	s.did = [...]string{facts.OnDirectory: "rebind", facts.BeneathDead: "replace", facts.OnDead: "cover"}[plan.Position]
+	if plan.Placed != (facts.Ref{}) {
+		s.did = "finish"
+	}
+	s.plan = plan
 	return s.act(ctx, revalidate)
 }
 
@@ -77,46 +66,46 @@ func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	return f.Steps[0]
 }
 
-// rebindPlan is how the healthy volume is to be mounted again at its target, with changes.
-func rebindPlan(change ...func(*facts.RebindPlan)) facts.RebindPlan {
-	p := facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true, Target: cases.Published}
+// placePlan is how the healthy volume is to be mounted again at its target, with changes.
+func placePlan(change ...func(*facts.PlacePlan)) facts.PlacePlan {
+	p := facts.PlacePlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true, Target: cases.Published}
 	for _, c := range change {
 		c(&p)
 	}
 	return p
 }
 
-func shared(p *facts.RebindPlan) { p.Private, p.Shared = false, true }
-func slave(p *facts.RebindPlan)  { p.Private = false }
+func shared(p *facts.PlacePlan) { p.Private, p.Shared = false, true }
+func slave(p *facts.PlacePlan)  { p.Private = false }
 
 var rebindExamples = map[string]struct {
 	change []cases.Change
-	did    string           // none: rebind
-	plan   facts.RebindPlan // none: rebindPlan()
+	did    string          // none: rebind
+	plan   facts.PlacePlan // none: placePlan()
 }{
 	"a subdirectory": {change: []cases.Change{cases.Lost}},
 	"the whole volume": {
 		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
-		plan:   rebindPlan(func(p *facts.RebindPlan) { p.Sub = "" }),
+		plan:   placePlan(func(p *facts.PlacePlan) { p.Sub = "" }),
 	},
 	"below a staged subvolume": {
 		change: []cases.Change{cases.Lost, func(c *healer.Case) {
 			c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
 			c.MountPoints[1].Stack[0].Root = "/vols/v"
 		}},
-		plan: rebindPlan(func(p *facts.RebindPlan) { p.Sub = "a/b" }),
+		plan: placePlan(func(p *facts.PlacePlan) { p.Sub = "a/b" }),
 	},
 	"read-only": {
 		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly })},
-		plan:   rebindPlan(func(p *facts.RebindPlan) { p.Attr = facts.AttrReadOnly }),
+		plan:   placePlan(func(p *facts.PlacePlan) { p.Attr = facts.AttrReadOnly }),
 	},
 	"shared": {
 		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
-		plan:   rebindPlan(shared),
+		plan:   placePlan(shared),
 	},
 	"slave": {
 		change: []cases.Change{cases.Lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
-		plan:   rebindPlan(slave),
+		plan:   placePlan(slave),
 	},
 	// A pod that waits for its mount is not helped by waiting longer.
 	"a full volume": {change: []cases.Change{cases.Lost, left(0, 0)}},
@@ -146,14 +135,14 @@ func TestRebind(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			if tc.plan.Target == "" {
-				tc.plan = rebindPlan()
+				tc.plan = placePlan()
 			}
 			tc.plan.Staged, tc.did = c.MountPoints[1].Stack[0], cmp.Or(tc.did, "rebind")
+			if tc.did == "finish" {
+				tc.plan.Placed = c.MountPoints[0].Stack[0].Ref()
+			}
 			if h.did != tc.did || !reflect.DeepEqual(h.plan, tc.plan) {
 				t.Errorf("%s %+v\nwant %s %+v", h.did, h.plan, tc.did, tc.plan)
-			}
-			if tc.did == "finish" && !reflect.DeepEqual(h.on, c.MountPoints[0].Stack[0]) {
-				t.Errorf("finishes %+v", h.on)
 			}
 		})
 	}

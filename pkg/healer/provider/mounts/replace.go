@@ -56,15 +56,14 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint) healer.Step {
 	if !p.host.CanReplace() {
 		why = healer.ReplaceNotSupported
 	}
-	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
-		return p.host.Replace(ctx, plan, mp.Stack[0], revalidate)
-	})
+	plan.Position, plan.Dead = facts.BeneathDead, mp.Stack[0]
+	return p.place(s, why, plan)
 }
 
 // planReplace returns what a replacement would do, or why there must be none. The dead
 // mount itself shows how it was mounted.
-func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, string) {
-	var none facts.RebindPlan
+func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (facts.PlacePlan, string) {
+	var none facts.PlacePlan
 	was, now := mp.Stack[0], staged.Stack[0]
 	if why := unfit(c, staged); why != "" {
 		return none, why
@@ -213,8 +212,6 @@ func (p Provider) cover(c healer.Case, mp healer.MountPoint) healer.Step {
 		plan.Private = was.Propagation.Shared == 0 && was.Propagation.Master == 0
 		plan.Shared = was.Propagation.Shared != 0
 	}
-	plan.Covers = mp.Stack[0]
-	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
-		return p.host.Cover(ctx, plan, revalidate)
-	})
+	plan.Position, plan.Dead = facts.OnDead, mp.Stack[0]
+	return p.place(s, why, plan)
 }

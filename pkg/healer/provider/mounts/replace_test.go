@@ -100,30 +100,30 @@ func TestEachDeadMountPointHasItsOwnStep(t *testing.T) {
 
 var replacements = map[string]struct {
 	change []cases.Change
-	plan   facts.RebindPlan // none: rebindPlan()
+	plan   facts.PlacePlan // none: placePlan()
 }{
 	"a subdirectory": {},
 	"the whole volume": {
 		change: []cases.Change{
 			top(0, func(m *facts.Mount) { m.Root = "/" }), recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" }),
 		},
-		plan: rebindPlan(func(p *facts.RebindPlan) { p.Sub = "" }),
+		plan: placePlan(func(p *facts.PlacePlan) { p.Sub = "" }),
 	},
 	// The dead mount tells itself how it was mounted.
 	"not as recorded": {
 		change: []cases.Change{top(0, func(m *facts.Mount) { m.Attr = facts.AttrReadOnly | facts.AttrNoSUID })},
-		plan: rebindPlan(func(p *facts.RebindPlan) {
+		plan: placePlan(func(p *facts.PlacePlan) {
 			p.Attr = facts.AttrReadOnly | facts.AttrNoSUID
 		}),
 	},
 	"shared": {
 		change: []cases.Change{top(0, func(m *facts.Mount) { m.Propagation.Shared = 3 })},
-		plan:   rebindPlan(shared),
+		plan:   placePlan(shared),
 	},
-	"slave": {change: []cases.Change{top(0, func(m *facts.Mount) { m.Propagation.Master = 3 })}, plan: rebindPlan(slave)},
+	"slave": {change: []cases.Change{top(0, func(m *facts.Mount) { m.Propagation.Master = 3 })}, plan: placePlan(slave)},
 	"slave and shared": {
 		change: []cases.Change{top(0, func(m *facts.Mount) { m.Propagation = facts.Propagation{Shared: 3, Master: 4} })},
-		plan:   rebindPlan(shared),
+		plan:   placePlan(shared),
 	},
 	"shared when it was recorded only": {change: []cases.Change{recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })}},
 	"not recorded at this mount point": {change: []cases.Change{func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
@@ -131,14 +131,14 @@ var replacements = map[string]struct {
 		change: []cases.Change{
 			top(0, func(m *facts.Mount) { m.Attr = cases.Placeholder }), recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
 		},
-		plan: rebindPlan(shared),
+		plan: placePlan(shared),
 	},
 	"below a staged subvolume": {
 		change: []cases.Change{func(c *healer.Case) {
 			c.Record.MountPoints[1].Root, c.MountPoints[1].Stack[0].Root = "/vols/v", "/vols/v"
 			c.Record.MountPoints[0].Root, c.MountPoints[0].Stack[0].Root = "/vols/v/a/b", "/vols/v/a/b"
 		}},
-		plan: rebindPlan(func(p *facts.RebindPlan) { p.Sub = "a/b" }),
+		plan: placePlan(func(p *facts.PlacePlan) { p.Sub = "a/b" }),
 	},
 	"another pod's was made of it": {change: []cases.Change{func(c *healer.Case) {
 		c.Record.MountPoints = append(c.Record.MountPoints, healer.MountPointRecord{Role: healer.RoleTarget, Path: "/k/pods/b/mount", Dev: facts.Dev{Minor: 40}})
@@ -148,7 +148,7 @@ var replacements = map[string]struct {
 		change: []cases.Change{
 			top(0, func(m *facts.Mount) { m.Attr |= facts.AttrIDMap }), top(1, func(m *facts.Mount) { m.Attr |= facts.AttrIDMap }),
 		},
-		plan: rebindPlan(func(p *facts.RebindPlan) { p.Attr |= facts.AttrIDMap }),
+		plan: placePlan(func(p *facts.PlacePlan) { p.Attr |= facts.AttrIDMap }),
 	},
 	"read-only both": {change: []cases.Change{func(c *healer.Case) {
 		c.MountPoints[0].Stack[0].SuperReadOnly, c.MountPoints[1].Stack[0].SuperReadOnly = true, true
@@ -170,7 +170,7 @@ var replacements = map[string]struct {
 	"a slow volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *facts.Superblock) { sb.Answer.Late = 9 })}},
 	"shut down": {
 		change: []cases.Change{cases.Of(cases.Previously, shutDown)},
-		plan:   rebindPlan(func(p *facts.RebindPlan) { p.Ended = true }),
+		plan:   placePlan(func(p *facts.PlacePlan) { p.Ended = true }),
 	},
 }
 
@@ -187,11 +187,11 @@ func TestReplace(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			if tc.plan.Target == "" {
-				tc.plan = rebindPlan()
+				tc.plan = placePlan()
 			}
-			tc.plan.Staged = c.MountPoints[1].Stack[0]
-			if h.did != "replace" || !reflect.DeepEqual(h.plan, tc.plan) || !reflect.DeepEqual(h.on, c.MountPoints[0].Stack[0]) {
-				t.Errorf("%s %+v on %+v\nwant %+v", h.did, h.plan, h.on, tc.plan)
+			tc.plan.Staged, tc.plan.Position, tc.plan.Dead = c.MountPoints[1].Stack[0], facts.BeneathDead, c.MountPoints[0].Stack[0]
+			if h.did != "replace" || !reflect.DeepEqual(h.plan, tc.plan) {
+				t.Errorf("%s %+v\nwant %+v", h.did, h.plan, tc.plan)
 			}
 		})
 	}
