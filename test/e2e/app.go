@@ -37,6 +37,14 @@ func (n *Node) DeployApp() *App {
 	return n.writes(&App{n: n, name: "app", Volume: "volume-1"}, "data")
 }
 
+// DeployPart makes the pod of manifests/part.yaml, which has a directory of its volume only, and
+// waits until it writes there.
+func (n *Node) DeployPart() *App {
+	n.T.Helper()
+	n.Cluster.Apply(n.T, "test/e2e/manifests/part.yaml")
+	return n.writes(&App{n: n, name: "part", dir: "part", Volume: "volume-2"}, "part")
+}
+
 // writes waits until a pod writes to its volume, the PersistentVolume pv.
 func (n *Node) writes(a *App, pv string) *App {
 	n.T.Helper()
@@ -100,6 +108,14 @@ func isFirst(status string) bool {
 func (a *App) Log() (string, error) {
 	raw, err := os.ReadFile(filepath.Join(a.n.Driver.Data(a.Volume), a.dir, "log"))
 	return string(raw), err
+}
+
+// mustLog is Log where the node's disk can be read.
+func (a *App) mustLog() string {
+	a.n.T.Helper()
+	log, err := a.Log()
+	harness.Must(a.n.T, err)
+	return log
 }
 
 // Read reads from the volume as the app sees it.

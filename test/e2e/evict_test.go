@@ -36,12 +36,10 @@ func (n *Node) makeDisks() {
 	}
 }
 
-// TestNewPodsGetTheVolumeStagedAnew has filesystems shut themselves down under pods of a
+// newPodsGetTheVolumeStagedAnew has filesystems shut themselves down under pods of a
 // StatefulSet, which the controller evicts by itself, and of a Deployment, for a job.
-func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
-	n := Start(t)
-	n.saysOfNode("as it was left")
-	n.DeployHealer()
+func newPodsGetTheVolumeStagedAnew(t *testing.T, n *Node) {
+	t.Helper()
 	n.makeDisks()
 	n.Cluster.Apply(t, "test/e2e/manifests/disks.yaml")
 	db, other, web := n.disk("db-0", "app=db", "db-0"), n.disk("db-1", "app=db", "db-1"), n.disk("web", "app=web", "")
@@ -82,45 +80,43 @@ func TestNewPodsGetTheVolumeStagedAnew(t *testing.T) {
 	}
 	n.untainted()
 	n.Cluster.Kubectl(t, "patch", "pdb/web", "--type=merge", `--patch={"spec":{"maxUnavailable":1}}`)
-	eventually(t, "the budget allows it", func() error {
-		_, err := n.Cluster.TryKubectl("wait", "pdb/web", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=10s")
-		return err
-	})
+	n.allowsEviction()
+	n.arrives(web)
+	n.allowsEviction()
 	n.killsController()
 	n.evicts(web, "web")
 	other.writes()
-
-	// The gateway has taken the Node's condition over, and takes it along.
-	eventually(t, "the Node's condition is kept", func() error { return n.nodeSays("the node's volumes can be used") })
-	n.Cluster.Kubectl(t, "delete", "--cascade=foreground", "--namespace="+healerNamespace, "daemonset/"+gateway)
-	eventually(t, "the Node's condition is gone", func() error { return n.nodeSays("") })
+	n.Cluster.Kubectl(t, "patch", "configmap/node-healer", "--namespace="+healerNamespace, "--type=merge", `--patch={"data":{"evict":null}}`)
 }
 
-const volumeProblem = "CSIVolumeProblem"
-
-// saysOfNode has the Node a condition of a gateway that was killed.
-func (n *Node) saysOfNode(message string) {
+// allowsEviction waits until the web server's budget does.
+func (n *Node) allowsEviction() {
 	n.T.Helper()
-	n.Cluster.Kubectl(n.T, "patch", "node", nodeName, "--subresource=status", "--type=strategic",
-		`--patch={"status":{"conditions":[{"type":"`+volumeProblem+`","status":"False","reason":"NoVolumeProblem","message":"`+message+`"}]}}`)
+	eventually(n.T, "the budget allows it", func() error {
+		_, err := n.Cluster.TryKubectl("wait", "pdb/web", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=10s")
+		return err
+	})
 }
 
-// nodeSays returns an error unless the Node's condition has a message; empty: there is none.
-func (n *Node) nodeSays(message string) error {
-	node, err := n.Cluster.Admin().CoreV1().Nodes().Get(n.T.Context(), nodeName, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	said := ""
-	for _, c := range node.Status.Conditions {
-		if c.Type == volumeProblem {
-			said = c.Message
+// arrives has a pod with nodeName, which no taint keeps away, come to the node in the middle of
+// an eviction: it would have the dead filesystem, and keeps it staged. So the eviction ends.
+func (n *Node) arrives(d *disk) {
+	n.T.Helper()
+	pods := n.Cluster.Admin().CoreV1().Pods("default")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "arrives"}, Spec: d.pod().Spec}
+	pod.Spec.NodeName = nodeName
+	n.onTaint(func() {
+		if _, err := pods.Create(n.T.Context(), pod, metav1.CreateOptions{}); err != nil {
+			n.T.Error(err)
 		}
+	})
+	job := n.job("arrives", d.claim(), v1alpha1.ModeEvict, false, v1alpha1.ResultFailed, "EvictionGaveUp")
+	if got := fmt.Sprint(job.Status.Conditions); !strings.Contains(got, "pod arrives came to the node meanwhile") {
+		n.T.Error(got)
 	}
-	if said != message {
-		return fmt.Errorf("it says %q", said)
-	}
-	return nil
+	n.untainted()
+	d.uid = n.disk(d.volume, d.selector, d.name).uid // the pod's, or a new one's
+	n.Cluster.Kubectl(n.T, "delete", "pod/"+pod.Name, "--timeout=2m")
 }
 
 // refusesEviction where no setting allows it.
@@ -179,6 +175,21 @@ func (n *Node) untainted() {
 
 // killsController when the next taint stands, in the background.
 func (n *Node) killsController() {
+	n.onTaint(func() {
+		pids, _ := filepath.Glob("/proc/[0-9]*/exe")
+		for _, exe := range pids {
+			if at, _ := os.Readlink(exe); strings.HasSuffix(at, "/node-healer-controller") {
+				var pid int
+				if _, err := fmt.Sscanf(exe, "/proc/%d/exe", &pid); err == nil {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		}
+	})
+}
+
+// onTaint acts when the next taint stands, in the background.
+func (n *Node) onTaint(act func()) {
 	tainted := func() bool {
 		node, err := n.Cluster.Admin().CoreV1().Nodes().Get(n.T.Context(), nodeName, metav1.GetOptions{})
 		return err == nil && strings.Contains(fmt.Sprint(node.Spec.Taints), "restage.")
@@ -193,15 +204,7 @@ func (n *Node) killsController() {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		pids, _ := filepath.Glob("/proc/[0-9]*/exe")
-		for _, exe := range pids {
-			if at, _ := os.Readlink(exe); strings.HasSuffix(at, "/node-healer-controller") {
-				var pid int
-				if _, err := fmt.Sscanf(exe, "/proc/%d/exe", &pid); err == nil {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-				}
-			}
-		}
+		act()
 	}()
 }
 

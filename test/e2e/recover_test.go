@@ -14,21 +14,49 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
-// TestAPodGetsItsVolumeBackWithoutARestart kills a volume's FUSE daemon under a
+// TestVolumesComeBack shows it all on one node. The volume of the pod `part` is dead from the
+// beginning until the loop may heal: for so long that the Node says so.
+func TestVolumesComeBack(t *testing.T) {
+	n := Start(t)
+	n.leavesCondition()
+	healer := n.DeployHealer()
+	app, part := n.DeployApp(), n.DeployPart()
+	losesItsVolume(t, n, healer, part)
+	newPodsGetTheVolumeStagedAnew(t, n)
+	aPodGetsItsVolumeBackWithoutARestart(t, n, healer, app)
+	n.tells(app)
+	healsItsClaim(t, n, app)
+	saysWhy(t, healer, app)
+	checksItsBucket(t, n)
+	n.nodeSays("True DaemonGone: DaemonGone: 1 of " + csidriver.Name + ", Disconnected: 1 of " + csidriver.Name)
+
+	during, mounts := app.mustLog(), app.Mounts()
+	healer.HealsByItself()
+	goesOn(t, part)
+	part.wasNotRestarted()
+	recoversByItself(t, n, app, mounts)
+	comesBackWithItsPod(t, n, app, part)
+	n.DeleteApp(app)
+	if after := app.mustLog(); !strings.HasPrefix(after, during) {
+		t.Errorf("data was lost\nhealed:\n%s\nin the end:\n%s", during, after)
+	}
+	n.nodeSays(noProblem)
+	n.Cluster.Kubectl(t, "delete", "--cascade=foreground", "--namespace="+healerNamespace, "daemonset/"+gateway)
+	n.nodeSays("")
+}
+
+// aPodGetsItsVolumeBackWithoutARestart kills a volume's FUSE daemon under a
 // running pod. The driver mounts the volume again, which the pod does not see;
 // one call to the healer, by the gateway and with a token, later the same process
 // reads and writes again.
-func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
-	n := Start(t)
-	healer := n.DeployHealer()
+func aPodGetsItsVolumeBackWithoutARestart(t *testing.T, n *Node, healer *Healer, app *App) {
+	t.Helper()
 	caller := healer.OverTheNetwork()
-	app := n.DeployApp()
 	mounts := app.Mounts()
 	expect(t, healer, app, "healthy")
 
 	breaks(t, n, app)
-	before, err := app.Log()
-	harness.Must(t, err)
+	before := app.mustLog()
 	expect(t, healer, app, "abnormal")
 	kubeletTells(t, n, app)
 
@@ -55,21 +83,8 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 		t.Errorf("the mounts changed\nbefore:\n%s\nafter:\n%s", mounts, now)
 	}
 	expect(t, healer, app, "healthy")
-	n.tells(app)
-	healsItsClaim(t, n, app)
-	saysWhy(t, healer, app)
-	checksItsBucket(t, n)
-	healer.HealsByItself()
-	recoversByItself(t, n, app, mounts)
-	comesBackWithItsPod(t, n, healer, app)
-
-	during, err := app.Log()
-	harness.Must(t, err)
-	n.DeleteApp(app)
-	after, err := app.Log()
-	harness.Must(t, err)
-	if !strings.HasPrefix(during, before) || !strings.HasPrefix(after, during) {
-		t.Errorf("data was lost\nat the daemon's end:\n%s\nhealed:\n%s\nin the end:\n%s", before, during, after)
+	if now := app.mustLog(); !strings.HasPrefix(now, before) {
+		t.Errorf("data was lost\nat the daemon's end:\n%s\nhealed:\n%s", before, now)
 	}
 }
 
