@@ -71,7 +71,7 @@ func asInit() int {
 		return 1
 	}
 	tests := again(context.Background(), atTests)
-	tests.Env = append(tests.Env, "TMPDIR="+tmpDir)
+	tests.Env = append(tests.Env, "TMPDIR="+tmpDir, "TEST_SCRATCH=")
 	if err := tests.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -73,7 +73,7 @@ func MainInLanes(m *testing.M, build Build, alone []string, stop ...func()) {
 
 // onMachine builds the binaries under test and runs the tests.
 func onMachine(build Build, alone []string) int {
-	dir, err := os.MkdirTemp("", "node-healer-bin-")
+	dir, err := os.MkdirTemp(os.Getenv("TEST_SCRATCH"), "node-healer-bin-") // see .ci/integration
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

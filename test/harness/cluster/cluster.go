@@ -103,7 +103,7 @@ func (c *Cluster) start() (err error) {
 			err = fmt.Errorf("start a control plane: %w", err)
 		}
 	}()
-	if c.dir, err = os.MkdirTemp("", "node-healer-cluster-"); err != nil {
+	if c.dir, err = os.MkdirTemp(os.Getenv("TEST_SCRATCH"), "node-healer-cluster-"); err != nil {
 		return err
 	}
 	if c.port, err = harness.FreePorts(3); err != nil {

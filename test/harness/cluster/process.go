@@ -31,7 +31,7 @@ func (c *Cluster) run(name string, args ...string) (*process, error) {
 	}
 	defer log.Close()
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = c.dir, log, log
-	// Memory for processor time: a third of what an API uses is garbage collection.
+	// Memory for processor time: an API's start is in good part garbage collection.
 	p.cmd.Env = append(os.Environ(), "GOGC=200")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.keeper.do(p.cmd.Start); err != nil {
