@@ -140,7 +140,7 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		"a dry run":           {change: func(c *Config) { c.DryRun = true }, why: "--dry-run", rule: healer.RuleMode},
 		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number", rule: healer.RuleIdentity},
 		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID", rule: healer.RuleIdentity},
-		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {}} }, why: "identity not proven: serial number", rule: healer.RuleIdentity},
+		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {}} }, why: "identity not proven: no serial number", rule: healer.RuleIdentity},
 		"no known filesystem": {spoil: func(b *fixture) { b.steps[0].Source.Minor = 99 }, why: "identity not proven", rule: healer.RuleIdentity},
 		"never seen healthy":  {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy", rule: healer.RuleIdentity},
 		"shutdown":            {spoil: func(b *fixture) { b.engine.closing = true }, why: "shutting down", rule: healer.RuleShutdown},
