@@ -81,11 +81,10 @@ func newPodsGetTheVolumeStagedAnew(t *testing.T, n *Node) {
 	n.untainted()
 	n.Cluster.Kubectl(t, "patch", "pdb/web", "--type=merge", `--patch={"spec":{"maxUnavailable":1}}`)
 	n.allowsEviction()
-	n.arrives(web)
-	n.allowsEviction()
 	n.killsController()
 	n.evicts(web, "web")
 	other.writes()
+	n.arrives(web)
 	n.Cluster.Kubectl(t, "patch", "configmap/node-healer", "--namespace="+healerNamespace, "--type=merge", `--patch={"data":{"evict":null}}`)
 }
 
@@ -99,9 +98,12 @@ func (n *Node) allowsEviction() {
 }
 
 // arrives has a pod with nodeName, which no taint keeps away, come to the node in the middle of
-// an eviction: it would have the dead filesystem, and keeps it staged. So the eviction ends.
+// an eviction: it would have the dead filesystem, and keeps it staged. So the eviction ends. Whether
+// the old pod had been evicted before, nobody can tell; the volume stays dead, and all of it goes.
 func (n *Node) arrives(d *disk) {
 	n.T.Helper()
+	harness.Run(n.T, "xfs_io", "-x", "-c", "shutdown", d.staged())
+	n.allowsEviction()
 	pods := n.Cluster.Admin().CoreV1().Pods("default")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "arrives"}, Spec: d.pod().Spec}
 	pod.Spec.NodeName = nodeName
@@ -115,8 +117,7 @@ func (n *Node) arrives(d *disk) {
 		n.T.Error(got)
 	}
 	n.untainted()
-	d.uid = n.disk(d.volume, d.selector, d.name).uid // the pod's, or a new one's
-	n.Cluster.Kubectl(n.T, "delete", "pod/"+pod.Name, "--timeout=2m")
+	n.Cluster.Kubectl(n.T, "delete", "deployment/"+d.volume, "pod/"+pod.Name, "--cascade=foreground", "--timeout=2m")
 }
 
 // refusesEviction where no setting allows it.
