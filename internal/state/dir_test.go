@@ -5,21 +5,38 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestSecondServerIsRefused(t *testing.T) {
-	d, path := openDir(t)
-	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "in use by another node-healer") {
-		t.Fatalf("the second Open: %v", err)
-	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := Open(path)
-	if err != nil {
-		t.Fatalf("after Close: %v", err)
-	}
-	_ = again.Close()
+	synctest.Test(t, func(t *testing.T) {
+		d, path := openDir(t)
+		if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "in use by another node-healer") {
+			t.Fatalf("the second Open: %v", err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Open(path)
+		if err != nil {
+			t.Fatalf("after Close: %v", err)
+		}
+		_ = again.Close()
+	})
+}
+
+// What a killed server was about to start has the lock a little longer.
+func TestNextServerWaitsForTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, path := openDir(t)
+		time.AfterFunc(lockWait/2, func() { _ = d.Close() })
+		next, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = next.Close()
+	})
 }
 
 func TestOpenTightensTheMode(t *testing.T) {

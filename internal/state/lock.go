@@ -5,8 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
+)
+
+// Of a server that was killed while it started a worker, the child keeps the lock until it runs the
+// worker's program (O_CLOEXEC), which on a busy node may take a while: the next server waits for it.
+const (
+	lockWait = 2 * time.Second
+	lockPoll = 10 * time.Millisecond
 )
 
 // takeLock keeps a second server out of the directory. The kernel releases the lock
@@ -16,7 +24,12 @@ func takeLock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for end := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+	}
 	switch {
 	case err == nil:
 		return lock, nil
