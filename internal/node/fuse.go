@@ -14,13 +14,14 @@ import (
 
 // FUSEDaemons finds who serves a superblock. It touches no volume.
 func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
+	connection := dev.FUSEConnection()
+	n.wantPeers(connection, 1)
+	defer n.wantPeers(connection, -1)
 	walk, err := n.processes(ctx, daemonWalk)
 	if err != nil {
 		return facts.FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
 	}
-	found := facts.FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
-	connection := dev.FUSEConnection()
-	found.Peers = walk.Peers[connection]
+	found := facts.FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut, Peers: walk.Peers[connection]}
 	if of, known := walk.UnreadOf[connection]; known {
 		found.Unseen = of
 	}
@@ -30,6 +31,14 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemon
 		}
 	}
 	return found, nil
+}
+
+func (n *Node) wantPeers(connection uint64, calls int) {
+	n.peersMu.Lock()
+	defer n.peersMu.Unlock()
+	if n.peersOf[connection] += calls; n.peersOf[connection] == 0 {
+		delete(n.peersOf, connection)
+	}
 }
 
 // maxWaiting is in bytes: more than any number has.

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -49,10 +50,13 @@ type Node struct {
 	// sequence number tells.
 	devices cache[facts.Dev, facts.BlockDevice]
 	// walks are those over all processes, by kind; walkShares limit the milliseconds that each
-	// kind takes. Only a daemonWalk uses knownDaemons.
+	// kind takes. Only a daemonWalk uses knownDaemons. peersOf counts the calls that wait for the
+	// peers of a FUSE connection's daemons, which a daemonWalk tells of no other one.
 	walks        singleflight.Group
 	walkShares   map[storage]*rate.Limiter
 	knownDaemons []facts.FUSEDaemon
+	peersMu      sync.Mutex
+	peersOf      map[uint64]int
 	booted       time.Time
 	moved        []movedRoot
 }
@@ -78,7 +82,7 @@ func New(cfg Config) (*Node, error) {
 		moved:      movedRoots(cfg.Namespace.RealRoots()),
 		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
 		probes:     newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
-		devices:     newCache[facts.Dev, facts.BlockDevice](),
+		devices: newCache[facts.Dev, facts.BlockDevice](), peersOf: map[uint64]int{},
 		hungServers: newCache[storage, struct{}](),
 	}, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -75,6 +77,9 @@ func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Con
 func (n *Node) walk(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
 	q := ops.ProcessesQuery{Budget: n.cfg.ProbeTimeout / 2}
 	if kind == daemonWalk {
+		n.peersMu.Lock()
+		q.PeersOf = slices.Collect(maps.Keys(n.peersOf))
+		n.peersMu.Unlock()
 		q.Daemons, q.Known = true, n.knownDaemons
 	}
 	for tries := 0; tries == 0 || kind == containerWalk && err == nil && a.Cut && tries < 2; tries++ { // a busy node may have cut one short

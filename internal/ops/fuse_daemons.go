@@ -20,9 +20,8 @@ import (
 // daemonsLimit bounds the daemons that are named.
 const daemonsLimit = 1024
 
-// daemons finds the processes that have the device of a mounted FUSE connection open. known are
-// the daemons of earlier walks.
-func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer, err error) {
+// daemons finds the processes that have the device of a mounted FUSE connection open.
+func (s *scan) daemons(pids []int, q ProcessesQuery) (a ProcessesAnswer, err error) {
 	mounted := map[uint64]bool{}
 	if err := (thread{}).visit(func(m facts.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
 		return a, err
@@ -41,21 +40,23 @@ func (s *scan) daemons(pids []int, known []facts.FUSEDaemon) (a ProcessesAnswer,
 				a.Cut = true
 			default:
 				a.Daemons = append(a.Daemons, found.by)
-				connected = append(connected, found)
+				if slices.Contains(q.PeersOf, found.by.Connection) {
+					connected = append(connected, found)
+				}
 			}
 		}
 	})
 	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(s.proc)) {
 		a.Untold = 0 // the kernel tells connections, so these devices are of none
 	}
-	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(known, func(k facts.FUSEDaemon) bool {
+	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k facts.FUSEDaemon) bool {
 		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d facts.FUSEDaemon) bool { return d.Connection == k.Connection })
 	})...)
+	a.Peers = s.peers(connected)
 	s.end = s.end.Add(itemTimeout) // the processes that were not read are counted nevertheless
 	s.cut = false
 	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
-	a.Peers = s.peers(connected)
 	return a, nil
 }
 

@@ -25,7 +25,8 @@ const maxPeers = 4
 // peers tells with whom the daemons of each connection are connected by TCP. The sockets of a network
 // namespace are read once for all daemons in it, as the kernel goes through its table of all namespaces
 // for each reader: 5 ms and more. No namespace is entered. One may have any number of sockets: where there
-// are more than can be read in time nothing is told.
+// are more than can be read in time nothing is told. The time is that of one process, for all namespaces:
+// their order is random, so that none with many sockets always keeps those of others from being told.
 func (s *scan) peers(daemons []connections) map[uint64][]facts.Peer {
 	byNetwork := map[string][]connections{}
 	for _, d := range daemons {

@@ -41,13 +41,18 @@ func TestPeers(t *testing.T) {
 	if got := s.peers([]connections{gone}); len(got) > 0 {
 		t.Errorf("of a process that has ended: %+v", got)
 	}
-	s.end = time.Now()
-	if got := s.peers([]connections{self}); len(got) > 0 || s.cut {
-		t.Errorf("after the end of the time: %+v, cut %t", got, s.cut)
+}
+
+// A walk is whole without the sockets of a network namespace that cannot be read in time.
+func TestPeersThatCannotBeToldInTime(t *testing.T) {
+	s := &scan{end: time.Now().Add(time.Hour)}
+	s.proc = procTree(t, map[int]map[string]string{10: {"ns/net": "-> net:[1]", "net/tcp": "FIFO"}})
+	if got := s.peers([]connections{{by: facts.FUSEDaemon{PID: 10, Connection: 7}, sockets: []uint64{1}}}); len(got) > 0 || s.cut {
+		t.Errorf("%+v, cut %t", got, s.cut)
 	}
 }
 
-// One walk tells who serves a connection, and with whom that process is connected.
+// One walk tells who serves a connection, and with whom that process is connected if that is asked.
 func TestPeersOfADaemon(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -58,11 +63,12 @@ func TestPeersOfADaemon(t *testing.T) {
 	socket, err := c.(*net.TCPConn).File()
 	must(t, err)
 	defer socket.Close()
-	f, without := newSilentFUSE(t, socket), newSilentFUSE(t)
+	f, without, other := newSilentFUSE(t, socket), newSilentFUSE(t), newSilentFUSE(t, socket)
 	f.daemons(t) // or this kernel does not tell them
-	a, err := processes(ProcessesQuery{Daemons: true, Budget: time.Minute})
+	asked := []uint64{f.connection(), without.connection()}
+	a, err := processes(ProcessesQuery{Daemons: true, PeersOf: asked, Budget: time.Minute})
 	want := []facts.Peer{{Address: l.Addr().String(), Connected: true}}
-	if err != nil || !slices.Equal(a.Peers[f.connection()], want) || a.Peers[without.connection()] != nil {
+	if err != nil || len(a.Daemons) < 3 || !slices.Equal(a.Peers[f.connection()], want) || a.Peers[without.connection()] != nil || a.Peers[other.connection()] != nil {
 		t.Errorf("%+v, %v, want %+v for %d alone", a.Peers, err, want, f.connection())
 	}
 }

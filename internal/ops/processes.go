@@ -23,6 +23,8 @@ type ProcessesQuery struct {
 	Daemons bool
 	// Known is ProcessesAnswer.Known of the last answer with daemons.
 	Known []facts.FUSEDaemon
+	// PeersOf are the FUSE connections of whose daemons the peers are asked, too.
+	PeersOf []uint64
 	// Budget bounds the walk over all processes.
 	Budget time.Duration
 }
@@ -39,7 +41,7 @@ type ProcessesAnswer struct {
 	// Known are the Daemons, and the former daemons of each connection that has none any more
 	// and is still mounted.
 	Known []facts.FUSEDaemon
-	// Peers are with whom the Daemons of each connection are connected by TCP.
+	// Peers are with whom the Daemons of the connections PeersOf are connected by TCP.
 	Peers map[uint64][]facts.Peer
 	// Untold counts open FUSE devices of which the kernel does not tell the connection (below
 	// about Linux 6.16).
@@ -88,7 +90,7 @@ func (s *scan) processes(o *owners, q ProcessesQuery) (a ProcessesAnswer, err er
 	case err != nil:
 		return a, err
 	case q.Daemons:
-		a, err = s.daemons(pids, q.Known)
+		a, err = s.daemons(pids, q)
 	default:
 		a.Containers, err = o.containers(s, pids)
 	}
