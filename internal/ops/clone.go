@@ -20,8 +20,11 @@ func openSource(m facts.Mount) (int, error) {
 	}
 	defer at.close()
 	fd, err := at.open(m.Ref())
-	if errors.Is(err, operation.ErrRefused) {
+	switch {
+	case errors.Is(err, operation.ErrRefused):
 		err = refuse("%q was mounted anew since it was inspected", m.Path)
+	case err != nil: // it does not say of which mount point
+		err = fmt.Errorf("%q: %w", m.Path, err)
 	}
 	return fd, err
 }

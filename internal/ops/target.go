@@ -61,7 +61,7 @@ func (h targetHandle) top() (int, facts.Ref, error) {
 }
 
 // open opens the topmost mount at the target, if it is the given one. While the descriptor is open,
-// the kernel gives the id of that mount to no other one, and a umount of it fails.
+// the kernel gives the id of that mount to no other one, and a umount of it fails unless it is lazy.
 func (h targetHandle) open(want facts.Ref) (int, error) {
 	fd, top, err := h.top()
 	if err == nil && !top.Same(want) {
