@@ -37,6 +37,9 @@ func TestDiffers(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
+	if got := healer.Differs(known, facts.Identity{}); strings.Contains(got, "staged anew") {
+		t.Errorf("a disk that is gone: %q", got)
+	}
 }
 
 func TestProveIdentityOfADevice(t *testing.T) {

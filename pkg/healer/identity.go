@@ -28,9 +28,12 @@ func SameDisk(c Case, sb facts.Superblock) bool {
 // it does not. A part that the record has and the device lacks is a difference: a clone
 // of a disk has everything but its serial number. A device may have grown.
 func Differs(recorded, now facts.Identity) string {
-	const toldAgain = ": a filesystem that shut itself down tells it when it is staged anew (docs/eviction.md)"
+	told := ""
+	if now != (facts.Identity{}) { // else the device is gone, and no new stage brings it back
+		told = ": a filesystem that shut itself down tells it when it is staged anew (docs/eviction.md)"
+	}
 	for _, part := range []struct{ name, recorded, now, missing string }{
-		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID, toldAgain},
+		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID, told},
 		{"serial number", recorded.Serial, now.Serial, ""},
 		{"WWID", recorded.WWID, now.WWID, ""},
 		{"device-mapper UUID", recorded.DMUUID, now.DMUUID, ""},
