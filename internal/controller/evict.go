@@ -115,6 +115,9 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	if why != "" {
 		return refuse(why)
 	}
+	if !*allowed.Automatic && p.job.Name == automaticPrefix+string(p.volume.claim.UID) { // set since it was made
+		return refuse("the setting evict has automatic: false, and nobody made this job")
+	}
 	pods, err := p.podsOf(ctx, p.volume.claim)
 	if err != nil {
 		return err

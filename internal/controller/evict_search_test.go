@@ -73,6 +73,46 @@ func TestEvictsByItself(t *testing.T) {
 	})
 }
 
+// TestJobsOfOthersAlone: with automatic: false the controller ends what it made by itself, unless
+// that has begun, and carries out what others made.
+func TestJobsOfOthersAlone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		job, after string
+		// set reports whether the setting is changed now.
+		set    func(*evictWorld) bool
+		result v1alpha1.Result
+		reason string
+	}{
+		"its own":                  {"evict-claim-uid", "2m", func(*evictWorld) bool { return true }, v1alpha1.ResultFailed, ReasonEvictionRefused},
+		"its own, which has begun": {"evict-claim-uid", "0s", func(w *evictWorld) bool { return w.taintValue() != "" }, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"somebody's":               {"job", "2m", func(*evictWorld) bool { return true }, v1alpha1.ResultSucceeded, ReasonHealthy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: "+tt.after)))
+				if w.name = tt.job; tt.job != "job" {
+					w.remove(w.job("job"))
+					w.saysSick(shutDown)
+					w.searches("ns")
+				}
+				w.kubelet = func() {
+					if tt.set(w) {
+						must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nautomatic: false\nafter: "+tt.after)))
+					}
+					w.kubeletEnds()
+					w.scheduler()
+				}
+				says(t, w.runs(), tt.result, tt.reason, "")
+				w.clean()
+				if (len(w.evicted) > 0) != (tt.result == v1alpha1.ResultSucceeded) {
+					t.Errorf("evicted %v", w.evicted)
+				}
+			})
+		})
+	}
+}
+
 // TestNothingIsMadeFor claims without what only new pods mend, or where somebody forbids it.
 func TestNothingIsMadeFor(t *testing.T) {
 	for name, change := range map[string]func(*evictWorld){
