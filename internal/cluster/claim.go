@@ -33,8 +33,15 @@ const (
 var errNoClaim = errors.New("the claim is gone")
 
 // evictable returns the reasons for which the controller may evict pods: none where that would not
-// end all that is wrong, since a job would only be refused, again and again.
-func evictable(c volumeConditions, cures []healer.Cure) []string {
+// end all that the last check found, and all that it could not find out, since a job would only be
+// refused, again and again.
+func evictable(c volumeConditions, last healer.Diagnosis) []string {
+	cures := last.Cures()
+	for _, found := range last.AllConditions() {
+		if !slices.ContainsFunc(cures, func(c healer.Cure) bool { return c.Reason == found.Reason }) {
+			return nil
+		}
+	}
 	if slices.ContainsFunc(cures, func(c healer.Cure) bool { return !c.NewStage && c.NewPod == "" }) {
 		return nil
 	}

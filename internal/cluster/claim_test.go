@@ -84,6 +84,10 @@ var claimHealth = map[string]struct {
 		{0, abnormal(healer.FilesystemShutdown, healer.DeviceMissing), claimSays("unhealthy", "00:00:00", "00:00:00")},
 		{time.Minute, stale("no"), claimEvictable("00:01:00", "StaleInContainers")},
 		{time.Minute, stale(""), claimSays("unhealthy", "00:02:00", "00:00:00")}, // a step does, as with --loop=observe
+		{time.Minute, abnormal(healer.FilesystemShutdown), claimEvictable("00:03:00", "FilesystemShutdown")},
+		{time.Minute, inPart(abnormal(healer.FilesystemShutdown)), claimSays("unhealthy", "00:04:00", "00:00:00")},
+		{time.Minute, abnormal(healer.FilesystemShutdown), claimEvictable("00:05:00", "FilesystemShutdown")},
+		{time.Minute, unexamined(abnormal(healer.FilesystemShutdown)), claimSays("unhealthy", "00:06:00", "00:00:00")},
 	}},
 	"since is kept across processes": {
 		earlier: oldHealth("healthy", "1999-12-31T10:00:00Z"),

@@ -128,7 +128,7 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 			}
 		}
 	}
-	v.since, v.pods, v.evictable = since, podsOf(report), evictable(conditions, report.After.Cures())
+	v.since, v.pods, v.evictable = since, podsOf(report), evictable(conditions, report.After)
 	if !notJudged { // else the claim stays as healthy as it was: a healed mount point says nothing of the others
 		v.checked, v.state = now, volumehealth.Healthy
 		if len(conditions) > 0 {

@@ -112,6 +112,12 @@ func inPart(r healer.Report) healer.Report {
 	return r
 }
 
+// unexamined returns a report of a volume that a provider could not examine.
+func unexamined(r healer.Report) healer.Report {
+	r.After.Failures = []healer.ProviderFailure{{Provider: "p"}}
+	return r
+}
+
 func refusedFor(why string) healer.Report {
 	r := abnormal(healer.Disconnected)
 	r.Refused = []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: why}, {Step: "rebind", MountPoint: "/q", Why: why}}
