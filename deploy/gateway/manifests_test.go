@@ -176,25 +176,29 @@ func TestFlagsAreKnown(t *testing.T) {
 	}
 }
 
-// TestAsksForReviewsAndRegistrationsOnly limits the roles to what the gateway needs.
-func TestAsksForReviewsAndRegistrationsOnly(t *testing.T) {
-	text, err := os.ReadFile("rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []string
-	for _, document := range strings.Split(string(text), "\n---\n") {
-		var role rbacv1.Role
-		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+// TestAsksForNoMore limits the roles to what the gateway needs, and what --node-condition does.
+func TestAsksForNoMore(t *testing.T) {
+	for file, want := range map[string][]string{
+		"rbac.yaml":                {"ClusterRole create tokenreviews", "ClusterRole create subjectaccessreviews", "Role list,watch,create,patch csiaddonsnodes"},
+		"node-condition/rbac.yaml": {"ClusterRole get nodes", "ClusterRole patch nodes/status"},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, rule := range role.Rules {
-			all = append(all, role.Kind+" "+strings.Join(rule.Verbs, ",")+" "+strings.Join(rule.Resources, ","))
+		var all []string
+		for _, document := range strings.Split(string(text), "\n---\n") {
+			var role rbacv1.Role
+			if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+				t.Fatal(err)
+			}
+			for _, rule := range role.Rules {
+				all = append(all, role.Kind+" "+strings.Join(rule.Verbs, ",")+" "+strings.Join(rule.Resources, ","))
+			}
 		}
-	}
-	want := []string{"ClusterRole create tokenreviews", "ClusterRole create subjectaccessreviews", "Role list,watch,create,patch csiaddonsnodes"}
-	if !slices.Equal(all, want) {
-		t.Errorf("got %q", all)
+		if !slices.Equal(all, want) {
+			t.Errorf("%s: %q", file, all)
+		}
 	}
 	if automount := read[corev1.ServiceAccount](t, "serviceaccount.yaml").AutomountServiceAccountToken; automount == nil || *automount {
 		t.Error("every pod of the account mounts a token")

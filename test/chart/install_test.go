@@ -36,7 +36,10 @@ func TestReleaseInAnAPI(t *testing.T) {
 	install := action.NewInstall(helm)
 	install.ReleaseName, install.Namespace = name, namespace
 	with := values{"monitoring": values{"enabled": true}}
-	made, err := install.Run(loadForAPI(t), with)
+	older := loadForAPI(t) // without a value that the next release brings, and requires
+	older.Schema = nil
+	delete(older.Values["gateway"].(values), "nodeCondition")
+	made, err := install.Run(older, with)
 	harness.Must(t, err)
 	installed := refer(t, made)
 	if out := c.Kubectl(t, append([]string{"get", "--output=name", "--namespace=" + namespace}, installed...)...); len(strings.Fields(out)) != len(installed) {
@@ -45,7 +48,7 @@ func TestReleaseInAnAPI(t *testing.T) {
 	mode(t, c, "heal")
 
 	upgrade := action.NewUpgrade(helm)
-	upgrade.Namespace, upgrade.ReuseValues = namespace, true
+	upgrade.Namespace, upgrade.ResetThenReuseValues = namespace, true
 	upgraded, err := upgrade.Run(name, loadForAPI(t), parse(t, "settings.mode=check,gateway.enabled=false"))
 	harness.Must(t, err)
 	mode(t, c, "check")

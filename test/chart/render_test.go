@@ -38,7 +38,7 @@ func TestChartRendersWhatKustomizeBuilds(t *testing.T) {
 		values         values
 		kustomizations []string
 	}{
-		"default":    {nil, []string{"."}},
+		"default": {nil, []string{"."}},
 		"node condition": {
 			values{"gateway": values{"nodeCondition": true}}, []string{overlay(t, "gateway/node-condition")},
 		},
