@@ -208,6 +208,9 @@ func TestSelfRepairGraceOfADriverThatCameBack(t *testing.T) {
 		g.expectLeft(true) // it may be at work
 		time.Sleep(31 * time.Second)
 		g.expectLeft(false)
+
+		g.leave(kubetest.DriverName + ": 1h") // what the settings say now counts
+		g.expectLeft(true)
 	})
 }
 

@@ -133,17 +133,23 @@ func containerMountPoint(n int, d facts.Dev, proof string) healer.MountPoint {
 	}
 }
 
-// notedMounts are the mounts of containers that a replacement of device 1 notes.
-var notedMounts = []healer.PreviousMount{
-	{ID: 701, Namespace: 5001, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "1"},
-	{ID: 702, Namespace: 5002, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "2"},
-	{Namespace: 5005, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
+// noted returns the mounts of containers that a replacement of device 1 notes: others each time,
+// or what is wanted would change with what is got.
+func noted() []healer.PreviousMount {
+	return []healer.PreviousMount{
+		{ID: 701, Namespace: 5001, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "1"},
+		{ID: 702, Namespace: 5002, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "2"},
+		{Namespace: 5005, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
+	}
+}
+
+// replaced returns what a record says of device 1 once it was replaced.
+func replaced() healer.PreviousSuperblock {
+	return healer.PreviousSuperblock{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted()}
 }
 
 var (
 	inOneContainer = containerMountPoint(1, dev(1), "proven")
-	// replaced is what a record says of device 1 once it was replaced.
-	replaced = healer.PreviousSuperblock{Dev: dev(1), BootID: "b", Newest: 702, Mounts: notedMounts}
 	// deadNow is the record of a mount point that is dead, and recordedBefore that of when it was healthy.
 	deadNow = healer.MountPointRecord{
 		Role: healer.RoleTarget, Path: podA, Root: "/sub", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 3}, Dev: dev(1), MountID: 7,
@@ -160,29 +166,29 @@ var recordedReplacements = map[string]struct {
 	"a mount point of the record": {
 		record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{recordedBefore}},
 		mountPoints: []healer.MountPointRecord{recordedBefore},
-		previous:    []healer.PreviousSuperblock{replaced},
+		previous:    []healer.PreviousSuperblock{replaced()},
 	},
 	"a mount point that is not in it": {
 		record:      &healer.Record{BootID: "b"},
 		mountPoints: []healer.MountPointRecord{deadNow},
-		previous:    []healer.PreviousSuperblock{replaced},
+		previous:    []healer.PreviousSuperblock{replaced()},
 	},
 	"some of it is known": {
 		record: &healer.Record{
 			BootID:      "b",
 			MountPoints: []healer.MountPointRecord{recordedBefore},
-			Previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: notedMounts[:1]}},
+			Previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted()[:1]}},
 		},
 		mountPoints: []healer.MountPointRecord{recordedBefore},
-		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced},
+		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced()},
 	},
 	"all of it is known, but for the time": {
-		record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{recordedBefore}, Previous: []healer.PreviousSuperblock{replaced}},
+		record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{recordedBefore}, Previous: []healer.PreviousSuperblock{replaced()}},
 		mountPoints: []healer.MountPointRecord{recordedBefore},
-		previous:    []healer.PreviousSuperblock{replaced},
+		previous:    []healer.PreviousSuperblock{replaced()},
 	},
 	"all of it is known, in a container": {
-		record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{replaced}},
+		record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{replaced()}},
 		change: func(s *healer.Step) { s.MountPoint = inOneContainer },
 	},
 	"no record":    {},
@@ -194,16 +200,16 @@ var recordedReplacements = map[string]struct {
 	"in a container": {
 		record:   &healer.Record{BootID: "b"},
 		change:   func(s *healer.Step) { s.MountPoint = inOneContainer },
-		previous: []healer.PreviousSuperblock{replaced},
+		previous: []healer.PreviousSuperblock{replaced()},
 	},
 	"another boot's are forgotten": {
 		record: &healer.Record{
 			BootID:      "a",
 			MountPoints: []healer.MountPointRecord{recordedBefore},
-			Previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: notedMounts[:1]}, {Dev: dev(9), BootID: "b"}},
+			Previous:    []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted()[:1]}, {Dev: dev(9), BootID: "b"}},
 		},
 		mountPoints: []healer.MountPointRecord{recordedBefore},
-		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced},
+		previous:    []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, replaced()},
 	},
 	"nothing is mounted": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Stack = nil }},
 }

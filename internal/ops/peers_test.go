@@ -1,10 +1,12 @@
 package ops
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +51,10 @@ func TestPeersThatCannotBeToldInTime(t *testing.T) {
 	s.proc = procTree(t, map[int]map[string]string{10: {"ns/net": "-> net:[1]", "net/tcp": "FIFO"}})
 	if got := s.peers([]connections{{by: facts.FUSEDaemon{PID: 10, Connection: 7}, sockets: []uint64{1}}}); len(got) > 0 || s.cut {
 		t.Errorf("%+v, cut %t", got, s.cut)
+	}
+	// A namespace with any number of sockets.
+	if err := s.readPeers(strconv.Itoa(os.Getpid())+"/net/tcp", nil, time.Now(), nil); !errors.Is(err, errTooManyFiles) {
+		t.Errorf("in the middle of a table: %v", err)
 	}
 }
 
