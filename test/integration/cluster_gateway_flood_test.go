@@ -92,10 +92,10 @@ func TestFloodOfConnections(t *testing.T) {
 	f, end := r.startConnFlood(t, flood)
 	defer end()
 	most, server, answers := 0, descriptors(t, r.PID()), 0
-	for until := time.Now().Add(10 * time.Second); f.opened() < flood && time.Now().Before(until); answers++ {
+	for until := time.Now().Add(harness.Slowly(10 * time.Second)); f.opened() < flood && time.Now().Before(until); answers++ {
 		began := time.Now()
 		r.Expect("healthy", v.Request())
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > harness.Slowly(5*time.Second) {
 			t.Errorf("a call on the socket took %s", took)
 		}
 		most = max(most, descriptors(t, r.gateway.PID()))

@@ -56,17 +56,26 @@ func newJob(namespace, name, claim string) *v1alpha1.VolumeHealJob {
 type jobs struct {
 	*registered
 	controller *harness.Controller
+	// args are the controller's.
+	args []string
 }
 
 func newJobs(t *testing.T) *jobs {
 	t.Helper()
 	j := &jobs{registered: newRegistered(t)}
-	args := installJobs(t, j.api)
+	j.args = append(installJobs(t, j.api), "--kubelet-root="+j.Kubelet)
 	j.newPod(func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.1" })
 	j.start()
 	j.appears("")
-	j.controller = harness.StartController(t, append(args, "--kubelet-root="+j.Kubelet)...)
+	j.controller = harness.StartController(t, j.args...)
 	return j
+}
+
+// restart has another controller take over, which searches for sick volumes at once.
+func (j *jobs) restart() {
+	j.T.Helper()
+	j.controller.Stop()
+	j.controller = harness.StartController(j.T, j.args...)
 }
 
 // run runs a job to its end.

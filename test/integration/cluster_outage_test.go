@@ -3,6 +3,7 @@ package integration
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -157,8 +158,11 @@ func TestLoopDuringAnOutage(t *testing.T) {
 	harness.Eventually(t, "the dead one is reported", func() bool {
 		return strings.Contains(m.Log.String(), `"A watched volume changed" volume_id="wanted-fuse" driver="test.csi.example.com" verdict="abnormal"`)
 	})
-	steps := auditOf(t, m.Node)
-	time.Sleep(15 * time.Second) // a turn of each volume, and more
+	steps, since := auditOf(t, m.Node), time.Now()
+	harness.Eventually(t, "each had its turn again", func() bool {
+		checked := lastChecks(t, m.Node)
+		return !slices.ContainsFunc(wanted, func(v *claimed) bool { return !checked[v.ID].After(since) })
+	})
 	m.SameTable(lost)
 	if now := auditOf(t, m.Node); len(now) != len(steps) {
 		t.Errorf("something was done: %v", now[len(steps):])
@@ -281,42 +285,39 @@ func TestStopWithoutTheAPI(t *testing.T) {
 	seconds, err := strconv.Atoi(string(found[1]))
 	harness.Must(t, err)
 	for name, api := range outages {
-		for _, first := range []bool{true, false} {
-			t.Run(name+", from the start: "+strconv.FormatBool(first), func(t *testing.T) {
-				m := newMember(t)
-				m.Start()
-				v := m.lost("lost")
-				if first {
-					m.Stop()
-				} else { // it knows what the cluster wants
-					v.heals()
-					v.Lose()
-				}
-				api.begin(m.api, t)
-				if first {
-					m.Start()
-				}
-				if first {
-					m.Expect("abnormal", v.Request(), "what the cluster wants is not known")
-				} else {
-					v.refused()
-				}
-				call := m.Begin(v.Request())
-				m.Terminate()
-				pid := m.PID()
-				kubelet := time.AfterFunc(time.Duration(seconds)*time.Second, func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
-				defer kubelet.Stop()
-				if err := m.Wait(); err != nil {
-					t.Errorf("the server ended with %v\n%s", err, m.Log)
-				}
-				if strings.Contains(m.Log.String(), "Stopped before everything had ended") {
-					t.Errorf("it was cut short\n%s", m.Log)
-				}
-				if err := call.Err(); err != nil && status.Code(err) != codes.Unavailable && !strings.Contains(err.Error(), "shutting down") {
-					t.Errorf("the last call: %v", err)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t)
+			m.Start()
+			v := m.lost("lost")
+			v.heals()
+			v.Lose()
+			api.begin(m.api, t)
+			v.refused()
+			m.stopsWithin(t, time.Duration(seconds)*time.Second, v)
+
+			m.Start() // and has never heard from it
+			m.Expect("abnormal", v.Request(), "what the cluster wants is not known")
+			m.stopsWithin(t, time.Duration(seconds)*time.Second, v)
+		})
+	}
+}
+
+// stopsWithin terminates the server during a call, and kills it as late as kubelet does.
+func (m *member) stopsWithin(t *testing.T, grace time.Duration, v *claimed) {
+	t.Helper()
+	call := m.Begin(v.Request())
+	m.Terminate()
+	pid := m.PID()
+	kubelet := time.AfterFunc(grace, func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+	defer kubelet.Stop()
+	if err := m.Wait(); err != nil {
+		t.Errorf("the server ended with %v\n%s", err, m.Log)
+	}
+	if strings.Contains(m.Log.String(), "Stopped before everything had ended") {
+		t.Errorf("it was cut short\n%s", m.Log)
+	}
+	if err := call.Err(); err != nil && status.Code(err) != codes.Unavailable && !strings.Contains(err.Error(), "shutting down") {
+		t.Errorf("the last call: %v", err)
 	}
 }
 

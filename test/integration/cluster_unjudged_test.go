@@ -33,10 +33,10 @@ func TestEmptyTargetByWhatTheAPISays(t *testing.T) {
 	cluster.Terminate(t, m.api, goes.pod)
 	says(goes, "healthy:")
 	table := m.Table()
-	m.api.KillAPI(t)
+	m.api.PauseAPI(t)
 	says(v, "not judged:", string(v.pod.UID), "is empty and nothing shows that it is wanted", noAnswer)
 	says(goes, "healthy:") // a pod that was seen to end does not begin again
 	m.SameTable(table)
-	m.api.StartAPI(t)
+	m.api.ResumeAPI(t)
 	says(v, "abnormal:", "NotMounted")
 }

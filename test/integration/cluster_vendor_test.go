@@ -26,7 +26,7 @@ func TestVendorsDriverAsksTheAPI(t *testing.T) {
 	m.Expect("healed", wanted.Request())
 	wanted.Lose()
 
-	api := outages["killed"]
+	api := outages["paused"]
 	api.begin(m.api, t)
 	wanted.refused()
 	m.Expect("abnormal", goes.Request(), "Refused: rebind")
