@@ -91,15 +91,30 @@ func TestCheckBucket(t *testing.T) {
 		code   int
 		stdout string
 	}{
-		{[]string{"--secret-dir", secretDir(t, s.URL, nil)}, 0, "healthy: bucket data at " + s.URL + ": 200, a list\n"},
-		{[]string{"--secret-dir", secretDir(t, refuses.URL, nil)}, exitAbnormal, "abnormal: bucket data at " + refuses.URL + ": CredentialsRefused (403, InvalidAccessKeyId). To do: issue new"},
-		{[]string{"--secret-dir", secretDir(t, odd.URL, nil)}, exitNoAnswer, "not judged: bucket data at " + odd.URL + ": 403, and no code that is known here\n"},
-		{[]string{"--secret-dir", t.TempDir()}, exitNoAnswer, "not judged: "},
-		{[]string{"--secret-dir", secretDir(t, s.URL, map[string]string{"COSI_PROTOCOL": "GCS"})}, exitNoAnswer, "not judged: COSI_PROTOCOL is not S3: all else (Azure, GCS) is not supported\n"},
-		{nil, exitUsage, ""},
-		{[]string{"--secret-dir", "x", "-o", "xml"}, exitUsage, ""},
-		{[]string{"--secret-dir", "x", "vol-1"}, exitUsage, ""},
-		{[]string{"--secret-dir", "x", "--endpoint", s.URL}, exitUsage, ""},
+		{
+			args:   []string{"--secret-dir", secretDir(t, s.URL, nil)},
+			stdout: "healthy: bucket data at " + s.URL + ": 200, a list\n",
+		},
+		{
+			args:   []string{"--secret-dir", secretDir(t, refuses.URL, nil)},
+			code:   exitAbnormal,
+			stdout: "abnormal: bucket data at " + refuses.URL + ": CredentialsRefused (403, InvalidAccessKeyId). To do: issue new",
+		},
+		{
+			args:   []string{"--secret-dir", secretDir(t, odd.URL, nil)},
+			code:   exitNoAnswer,
+			stdout: "not judged: bucket data at " + odd.URL + ": 403, and no code that is known here\n",
+		},
+		{args: []string{"--secret-dir", t.TempDir()}, code: exitNoAnswer, stdout: "not judged: "},
+		{
+			args:   []string{"--secret-dir", secretDir(t, s.URL, map[string]string{"COSI_PROTOCOL": "GCS"})},
+			code:   exitNoAnswer,
+			stdout: "not judged: COSI_PROTOCOL is not S3: all else (Azure, GCS) is not supported\n",
+		},
+		{code: exitUsage},
+		{args: []string{"--secret-dir", "x", "-o", "xml"}, code: exitUsage},
+		{args: []string{"--secret-dir", "x", "vol-1"}, code: exitUsage},
+		{args: []string{"--secret-dir", "x", "--endpoint", s.URL}, code: exitUsage},
 	} {
 		if code, stdout, stderr := checkBucket(t.Context(), c.args...); code != c.code || !strings.HasPrefix(stdout, c.stdout) || (code == exitUsage) != (stderr != "") {
 			t.Errorf("%v: exit code %d: %s%s", c.args, code, stdout, stderr)
@@ -137,11 +152,21 @@ func TestCheckBucketAsksAgain(t *testing.T) {
 		says    string
 		waited  time.Duration
 	}{
-		"gone":              {[]string{"NoSuchBucket"}, nil, exitAbnormal, "BucketGone", time.Minute},
-		"not gone":          {[]string{"NoSuchBucket", "list"}, nil, 0, "healthy", time.Minute},
-		"denied":            {[]string{"AccessDenied"}, nil, exitAbnormal, "BucketAccessDenied", 30 * time.Second},
-		"denied, then gone": {[]string{"AccessDenied", "NoSuchBucket"}, nil, exitAbnormal, "BucketGone", 90 * time.Second},
-		"write-only":        {[]string{"AccessDenied"}, []string{"--write-only"}, 0, "healthy", 0},
+		"gone":     {answers: []string{"NoSuchBucket"}, code: exitAbnormal, says: "BucketGone", waited: time.Minute},
+		"not gone": {answers: []string{"NoSuchBucket", "list"}, says: "healthy", waited: time.Minute},
+		"denied": {
+			answers: []string{"AccessDenied"},
+			code:    exitAbnormal,
+			says:    "BucketAccessDenied",
+			waited:  30 * time.Second,
+		},
+		"denied, then gone": {
+			answers: []string{"AccessDenied", "NoSuchBucket"},
+			code:    exitAbnormal,
+			says:    "BucketGone",
+			waited:  90 * time.Second,
+		},
+		"write-only": {answers: []string{"AccessDenied"}, flags: []string{"--write-only"}, says: "healthy"},
 	} {
 		s := newFakeS3(t, c.answers...)
 		args := append([]string{"--secret-dir", secretDir(t, s.URL, nil)}, c.flags...)

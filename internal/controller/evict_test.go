@@ -92,42 +92,87 @@ func TestDryRunEvictsNothing(t *testing.T) {
 	})
 }
 
-// TestGivesUp where something comes between; all that it did is taken back.
-func TestGivesUp(t *testing.T) {
-	for name, tc := range map[string]struct {
-		// then happens once as many pods were evicted as evicted says, and the taint stands.
-		evicted int
-		then    func(w *evictWorld)
-		why     string
-		goes    int
-	}{
-		"a budget":          {0, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted", 0},
-		"healthy meanwhile": {0, func(w *evictWorld) { w.node.found = nil }, "nothing was found", 0},
-		"the device is gone": {1, func(w *evictWorld) {
+var givenUp = map[string]struct {
+	// then happens once as many pods were evicted as evicted says, and the taint stands.
+	evicted int
+	then    func(w *evictWorld)
+	why     string
+	goes    int
+}{
+	"a budget": {
+		then: func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} },
+		why:  "pod b may not be evicted",
+	},
+	"healthy meanwhile": {then: func(w *evictWorld) { w.node.found = nil }, why: "nothing was found"},
+	"the device is gone": {
+		evicted: 1,
+		then: func(w *evictWorld) {
 			w.node.found = append(w.node.found, finding{reason: "DeviceMissing", message: "gone"})
-		}, "no new pod is known to end DeviceMissing", 1},
-		"a pod by nodeName": {1, func(w *evictWorld) { must(w.t, w.api.Create(w.t.Context(), appPod("node-1", "new"))) }, "pod new came to the node", 1},
-		"stopped by the settings": {1, func(w *evictWorld) {
+		},
+		why:  "no new pod is known to end DeviceMissing",
+		goes: 1,
+	},
+	"a pod by nodeName": {
+		evicted: 1,
+		then:    func(w *evictWorld) { must(w.t, w.api.Create(w.t.Context(), appPod("node-1", "new"))) },
+		why:     "pod new came to the node",
+		goes:    1,
+	},
+	"stopped by the settings": {
+		evicted: 1,
+		then: func(w *evictWorld) {
 			settings := theSettings("drivers: [driver]")
 			settings.Data["mode"] = "off"
 			must(w.t, w.api.Update(w.t.Context(), settings))
-		}, `mode "off"`, 1},
-		"the taint was removed by hand": {1, func(w *evictWorld) {
+		},
+		why:  `mode "off"`,
+		goes: 1,
+	},
+	"the taint was removed by hand": {
+		evicted: 1,
+		then: func(w *evictWorld) {
 			node := w.theNode()
 			node.Spec.Taints = node.Spec.Taints[:1]
 			must(w.t, w.api.Update(w.t.Context(), node))
-		}, "pods have ended, and the node does not have the taint", 1},
-		"a budget after the first": {1, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "within 10m0s; last: 1 of 2 pods were evicted; evict pod b: the disruption budget", 1},
-		"no answer any more":       {1, func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o }, "did not end within", 1},
-		"another claim": {2, func(w *evictWorld) {
+		},
+		why:  "pods have ended, and the node does not have the taint",
+		goes: 1,
+	},
+	"a budget after the first": {
+		evicted: 1,
+		then:    func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} },
+		why:     "within 10m0s; last: 1 of 2 pods were evicted; evict pod b: the disruption budget",
+		goes:    1,
+	},
+	"no answer any more": {
+		evicted: 1,
+		then:    func(w *evictWorld) { o := hindered(ReasonNodeNotReady, passing, ""); w.node.answer = &o },
+		why:     "did not end within",
+		goes:    1,
+	},
+	"another claim": {
+		evicted: 2,
+		then: func(w *evictWorld) {
 			claim, _ := boundClaim()
 			w.remove(claim)
 			claim.UID, claim.ResourceVersion = "another", ""
 			w.create(claim)
 			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.ClaimRef.UID = "another" })
-		}, "another claim has its name", 2},
-		"never unstaged": {2, func(w *evictWorld) { w.kubelet = func() {} }, "did not end within", 2},
-	} {
+		},
+		why:  "another claim has its name",
+		goes: 2,
+	},
+	"never unstaged": {
+		evicted: 2,
+		then:    func(w *evictWorld) { w.kubelet = func() {} },
+		why:     "did not end within",
+		goes:    2,
+	},
+}
+
+// TestGivesUp where something comes between; all that it did is taken back.
+func TestGivesUp(t *testing.T) {
+	for name, tc := range givenUp {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newEvictWorld(t)
@@ -200,12 +245,31 @@ func TestPodsWithTheInstanceOfBeforeStay(t *testing.T) {
 		then    func(w *evictWorld)
 		why     string
 	}{
-		"a budget":                     {0, func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
-		"the second recovers first":    {1, func(w *evictWorld) { w.node.found = w.node.found[:1] }, "no pod of the node has to go"},
-		"the second recovers":          {1, func(w *evictWorld) { w.node.found = nil }, "nothing was found"},
-		"the volume shuts itself down": {1, func(w *evictWorld) { w.node.found = append(w.node.found, shutdown) }, "something else is wrong now"},
-		"the server is gone":           {1, func(w *evictWorld) { w.node.found = append(w.node.found, finding{reason: "ServerUnreachable"}) }, "no new pod is known to end ServerUnreachable"},
-		"never ends":                   {2, func(w *evictWorld) { w.kubelet = func() {} }, "2 evicted pods of node node-1 have not ended"},
+		"a budget": {
+			then: func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} },
+			why:  "pod b may not be evicted",
+		},
+		"the second recovers first": {
+			evicted: 1,
+			then:    func(w *evictWorld) { w.node.found = w.node.found[:1] },
+			why:     "no pod of the node has to go",
+		},
+		"the second recovers": {evicted: 1, then: func(w *evictWorld) { w.node.found = nil }, why: "nothing was found"},
+		"the volume shuts itself down": {
+			evicted: 1,
+			then:    func(w *evictWorld) { w.node.found = append(w.node.found, shutdown) },
+			why:     "something else is wrong now",
+		},
+		"the server is gone": {
+			evicted: 1,
+			then:    func(w *evictWorld) { w.node.found = append(w.node.found, finding{reason: "ServerUnreachable"}) },
+			why:     "no new pod is known to end ServerUnreachable",
+		},
+		"never ends": {
+			evicted: 2,
+			then:    func(w *evictWorld) { w.kubelet = func() {} },
+			why:     "2 evicted pods of node node-1 have not ended",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -43,39 +43,127 @@ func s3Error(code, more string) string {
 
 const list = `<?xml version="1.0" encoding="UTF-8"?>` + "\n" + `<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>data</Name><Prefix></Prefix><KeyCount>0</KeyCount><MaxKeys>1</MaxKeys><IsTruncated>false</IsTruncated></ListBucketResult>`
 
+var serversAnswers = map[string]struct {
+	status  int
+	headers map[string]string
+	body    string
+	// want is the reason; empty: the verdict.
+	want, verdict, says string
+}{
+	"a list": {status: 200, body: list, verdict: Healthy, says: "200, a list"},
+	"a list from another region": {
+		status:  200,
+		headers: map[string]string{"X-Amz-Bucket-Region": "eu-west-1"},
+		body:    list,
+		verdict: Healthy,
+	},
+	"a long list": {
+		status:  200,
+		body:    strings.Replace(list, "<KeyCount>", "<Contents>"+strings.Repeat("<Key>k</Key>", 10000)+"</Contents><KeyCount>", 1),
+		verdict: Healthy,
+	},
+	"no key": {
+		status:  403,
+		body:    s3Error("InvalidAccessKeyId", "<AWSAccessKeyId>AKIACANARY</AWSAccessKeyId>"),
+		want:    string(CredentialsRefused),
+		verdict: Abnormal,
+		says:    "403, InvalidAccessKeyId",
+	},
+	"wrong key": {
+		status:  403,
+		body:    s3Error("SignatureDoesNotMatch", "<StringToSign>c4n4ryT0ken==</StringToSign>"),
+		want:    string(CredentialsRefused),
+		verdict: Abnormal,
+		says:    "To do: issue new credentials",
+	},
+	"wrong key in the region": {
+		status:  403,
+		headers: map[string]string{"X-Amz-Bucket-Region": "us-east-1"},
+		body:    s3Error("SignatureDoesNotMatch", ""),
+		want:    string(CredentialsRefused),
+		verdict: Abnormal,
+	},
+	"wrong region's signature": {
+		status:  403,
+		headers: map[string]string{"X-Amz-Bucket-Region": "eu-west-1"},
+		body:    s3Error("SignatureDoesNotMatch", ""),
+		want:    string(BucketMisconfigured),
+		verdict: Abnormal,
+		says:    "the right region is eu-west-1",
+	},
+	"expired": {
+		status:  400,
+		body:    s3Error("ExpiredToken", "<Token-0>c4n4ryT0ken==</Token-0>"),
+		want:    string(CredentialsExpired),
+		verdict: Abnormal,
+	},
+	"clock": {status: 403, body: s3Error("RequestTimeTooSkewed", ""), want: string(ClockSkewed), verdict: Abnormal},
+	"malformed": {
+		status:  400,
+		body:    s3Error("AuthorizationHeaderMalformed", "<Region>eu-central-1</Region>"),
+		want:    string(BucketMisconfigured),
+		verdict: Abnormal,
+		says:    "the right region is eu-central-1",
+	},
+	"moved": {
+		status:  301,
+		headers: map[string]string{"X-Amz-Bucket-Region": "nyc3", "Location": "http://127.0.0.1:1/"},
+		body:    s3Error("PermanentRedirect", ""),
+		want:    string(BucketMisconfigured),
+		verdict: Abnormal,
+		says:    "nyc3",
+	},
+	"moved, without XML": {
+		status:  307,
+		headers: map[string]string{"Location": "http://127.0.0.1:1/"},
+		want:    string(BucketMisconfigured),
+		verdict: Abnormal,
+		says:    "307",
+	},
+	"slow down": {
+		status:  503,
+		body:    s3Error("SlowDown", ""),
+		want:    string(Throttled),
+		verdict: Abnormal,
+		says:    "503, SlowDown",
+	},
+	"too many requests": {status: 429, body: "<html>", want: string(Throttled), verdict: Abnormal, says: "429"},
+	"no server behind the proxy": {
+		status:  503,
+		body:    "<html>no server is available</html>",
+		want:    string(healer.ServerUnreachable),
+		verdict: Abnormal,
+		says:    "503",
+	},
+	"internal error": {
+		status:  500,
+		body:    s3Error("InternalError", ""),
+		want:    string(healer.ServerUnreachable),
+		verdict: Abnormal,
+		says:    "500",
+	},
+	"denied by a proxy": {
+		status:  403,
+		body:    "<html>forbidden</html>",
+		verdict: NotJudged,
+		says:    "403, and no code that is known here",
+	},
+	"no such page": {status: 404, body: "<html>", verdict: NotJudged, says: "404"},
+	"no such key":  {status: 404, body: s3Error("NoSuchKey", ""), verdict: NotJudged, says: "404"},
+	"a web page":   {status: 200, body: "<html><body>Welcome</body></html>", verdict: NotJudged, says: "200"},
+	"nothing":      {status: 200, verdict: NotJudged, says: "200"},
+	"an error that is a word of ours": {
+		status:  403,
+		body:    s3Error("a list", ""),
+		verdict: NotJudged,
+		says:    "403, and no code that is known here",
+	},
+	"an error that says a list": {status: 403, body: list, verdict: NotJudged, says: "403"},
+}
+
 // TestAnswers has the raw answers of AWS and of servers like it, and what each says.
 func TestAnswers(t *testing.T) {
-	for name, tc := range map[string]struct {
-		status  int
-		headers map[string]string
-		body    string
-		// want is the reason; empty: the verdict.
-		want, verdict, says string
-	}{
-		"a list":                          {200, nil, list, "", Healthy, "200, a list"},
-		"a list from another region":      {200, map[string]string{"X-Amz-Bucket-Region": "eu-west-1"}, list, "", Healthy, ""},
-		"a long list":                     {200, nil, strings.Replace(list, "<KeyCount>", "<Contents>"+strings.Repeat("<Key>k</Key>", 10000)+"</Contents><KeyCount>", 1), "", Healthy, ""},
-		"no key":                          {403, nil, s3Error("InvalidAccessKeyId", "<AWSAccessKeyId>AKIACANARY</AWSAccessKeyId>"), string(CredentialsRefused), Abnormal, "403, InvalidAccessKeyId"},
-		"wrong key":                       {403, nil, s3Error("SignatureDoesNotMatch", "<StringToSign>c4n4ryT0ken==</StringToSign>"), string(CredentialsRefused), Abnormal, "To do: issue new credentials"},
-		"wrong key in the region":         {403, map[string]string{"X-Amz-Bucket-Region": "us-east-1"}, s3Error("SignatureDoesNotMatch", ""), string(CredentialsRefused), Abnormal, ""},
-		"wrong region's signature":        {403, map[string]string{"X-Amz-Bucket-Region": "eu-west-1"}, s3Error("SignatureDoesNotMatch", ""), string(BucketMisconfigured), Abnormal, "the right region is eu-west-1"},
-		"expired":                         {400, nil, s3Error("ExpiredToken", "<Token-0>c4n4ryT0ken==</Token-0>"), string(CredentialsExpired), Abnormal, ""},
-		"clock":                           {403, nil, s3Error("RequestTimeTooSkewed", ""), string(ClockSkewed), Abnormal, ""},
-		"malformed":                       {400, nil, s3Error("AuthorizationHeaderMalformed", "<Region>eu-central-1</Region>"), string(BucketMisconfigured), Abnormal, "the right region is eu-central-1"},
-		"moved":                           {301, map[string]string{"X-Amz-Bucket-Region": "nyc3", "Location": "http://127.0.0.1:1/"}, s3Error("PermanentRedirect", ""), string(BucketMisconfigured), Abnormal, "nyc3"},
-		"moved, without XML":              {307, map[string]string{"Location": "http://127.0.0.1:1/"}, "", string(BucketMisconfigured), Abnormal, "307"},
-		"slow down":                       {503, nil, s3Error("SlowDown", ""), string(Throttled), Abnormal, "503, SlowDown"},
-		"too many requests":               {429, nil, "<html>", string(Throttled), Abnormal, "429"},
-		"no server behind the proxy":      {503, nil, "<html>no server is available</html>", string(healer.ServerUnreachable), Abnormal, "503"},
-		"internal error":                  {500, nil, s3Error("InternalError", ""), string(healer.ServerUnreachable), Abnormal, "500"},
-		"denied by a proxy":               {403, nil, "<html>forbidden</html>", "", NotJudged, "403, and no code that is known here"},
-		"no such page":                    {404, nil, "<html>", "", NotJudged, "404"},
-		"no such key":                     {404, nil, s3Error("NoSuchKey", ""), "", NotJudged, "404"},
-		"a web page":                      {200, nil, "<html><body>Welcome</body></html>", "", NotJudged, "200"},
-		"nothing":                         {200, nil, "", "", NotJudged, "200"},
-		"an error that is a word of ours": {403, nil, s3Error("a list", ""), "", NotJudged, "403, and no code that is known here"},
-		"an error that says a list":       {403, nil, list, "", NotJudged, "403"},
-	} {
+	for name, tc := range serversAnswers {
 		t.Run(name, func(t *testing.T) {
 			report := Check(t.Context(), serve(t, respond(tc.status, tc.headers, tc.body)))
 			reason := ""
@@ -230,10 +318,22 @@ func TestCertificates(t *testing.T) {
 		want               healer.Reason
 		says               string
 	}{
-		{"of its authority", s.URL, own, "", Healthy},
-		{"of another one", s.URL, "", CertificateRefused, "x509.UnknownAuthorityError"},
-		{"with no authority", s.URL, "c4n4ry", CertificateRefused, "x509.UnknownAuthorityError"},
-		{"for another host", strings.Replace(s.URL, "127.0.0.1", "localhost", 1), own, CertificateRefused, "x509.HostnameError"},
+		{name: "of its authority", endpoint: s.URL, ca: own, says: Healthy},
+		{name: "of another one", endpoint: s.URL, want: CertificateRefused, says: "x509.UnknownAuthorityError"},
+		{
+			name:     "with no authority",
+			endpoint: s.URL,
+			ca:       "c4n4ry",
+			want:     CertificateRefused,
+			says:     "x509.UnknownAuthorityError",
+		},
+		{
+			name:     "for another host",
+			endpoint: strings.Replace(s.URL, "127.0.0.1", "localhost", 1),
+			ca:       own,
+			want:     CertificateRefused,
+			says:     "x509.HostnameError",
+		},
 	} {
 		b := Bucket{Endpoint: tc.endpoint, Name: "data", AccessKeyID: "id", SecretAccessKey: "key", CA: tc.ca}
 		report := Check(t.Context(), b)

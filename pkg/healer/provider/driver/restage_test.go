@@ -119,33 +119,78 @@ func restageStep(t *testing.T, p *Provider, c healer.Case) healer.Step {
 	return found.Steps[i]
 }
 
-func TestRestage(t *testing.T) {
-	internal := status.Error(codes.Internal, "transport endpoint is not connected")
-	overDead := func(err error) func(*fakeHost) error {
-		return func(h *fakeHost) error {
-			if h.mounted == "dead" {
-				return err
-			}
-			return mounts(h)
+var errInternal = status.Error(codes.Internal, "transport endpoint is not connected")
+
+// overDead mounts, but fails where the dead mount still stands.
+func overDead(err error) func(*fakeHost) error {
+	return func(h *fakeHost) error {
+		if h.mounted == "dead" {
+			return err
 		}
+		return mounts(h)
 	}
-	for name, tc := range map[string]struct {
-		order healer.RestageOrder
-		stage func(*fakeHost) error
-		acts  string
-		says  string
-		left  string
-	}{
-		"over the dead mount":   {healer.StageFirst, mounts, "stage", "", "new"},
-		"refused there":         {healer.StageFirst, overDead(internal), "stage unmount stage", "", "new"},
-		"no precondition":       {healer.StageFirst, overDead(status.Error(codes.FailedPrecondition, "")), "stage unmount stage", "", "new"},
-		"refused for more":      {healer.StageFirst, overDead(status.Error(codes.NotFound, "")), "stage", "NodeStageVolume: NOT_FOUND", "dead"},
-		"nothing done":          {healer.StageFirst, overDead(nil), "stage", "RestageHadNoEffect", "dead"},
-		"unmounted first":       {healer.UnmountFirst, mounts, "unmount stage", "", "new"},
-		"unmounted for nothing": {healer.UnmountFirst, func(*fakeHost) error { return internal }, "unmount stage mount-dead", "NodeStageVolume: INTERNAL", "dead"},
-		"unmounted, no effect":  {healer.UnmountFirst, func(*fakeHost) error { return nil }, "unmount stage mount-dead", "RestageHadNoEffect", "dead"},
-		"late":                  {healer.UnmountFirst, func(h *fakeHost) error { h.mounted = "new"; return internal }, "unmount stage", "NodeStageVolume: INTERNAL", "new"},
-	} {
+}
+
+var restages = map[string]struct {
+	order healer.RestageOrder
+	stage func(*fakeHost) error
+	acts  string
+	says  string
+	left  string
+}{
+	"over the dead mount": {order: healer.StageFirst, stage: mounts, acts: "stage", left: "new"},
+	"refused there": {
+		order: healer.StageFirst,
+		stage: overDead(errInternal),
+		acts:  "stage unmount stage",
+		left:  "new",
+	},
+	"no precondition": {
+		order: healer.StageFirst,
+		stage: overDead(status.Error(codes.FailedPrecondition, "")),
+		acts:  "stage unmount stage",
+		left:  "new",
+	},
+	"refused for more": {
+		order: healer.StageFirst,
+		stage: overDead(status.Error(codes.NotFound, "")),
+		acts:  "stage",
+		says:  "NodeStageVolume: NOT_FOUND",
+		left:  "dead",
+	},
+	"nothing done": {
+		order: healer.StageFirst,
+		stage: overDead(nil),
+		acts:  "stage",
+		says:  "RestageHadNoEffect",
+		left:  "dead",
+	},
+	"unmounted first": {order: healer.UnmountFirst, stage: mounts, acts: "unmount stage", left: "new"},
+	"unmounted for nothing": {
+		order: healer.UnmountFirst,
+		stage: func(*fakeHost) error { return errInternal },
+		acts:  "unmount stage mount-dead",
+		says:  "NodeStageVolume: INTERNAL",
+		left:  "dead",
+	},
+	"unmounted, no effect": {
+		order: healer.UnmountFirst,
+		stage: func(*fakeHost) error { return nil },
+		acts:  "unmount stage mount-dead",
+		says:  "RestageHadNoEffect",
+		left:  "dead",
+	},
+	"late": {
+		order: healer.UnmountFirst,
+		stage: func(h *fakeHost) error { h.mounted = "new"; return errInternal },
+		acts:  "unmount stage",
+		says:  "NodeStageVolume: INTERNAL",
+		left:  "new",
+	},
+}
+
+func TestRestage(t *testing.T) {
+	for name, tc := range restages {
 		t.Run(name, func(t *testing.T) {
 			p, h, _ := stagingDriver(t, tc.order, tc.stage)
 			s := restageStep(t, p, dead())
@@ -207,10 +252,19 @@ func TestRestageWaits(t *testing.T) {
 		change func(*healer.Case, *fakeHost)
 		says   string
 	}{
-		"no answer":     {pending, "may still be at work since"},
-		"NodeHealer":    {func(c *healer.Case, _ *fakeHost) { c.Record.PendingHeal = healer.PendingCall{Calls: 1} }, "may still be at work since"},
-		"a daemon":      {func(_ *healer.Case, h *fakeHost) { h.mounting = []facts.FUSEDaemon{{PID: 7, Command: "geesefs"}} }, "process 7 (geesefs) has the staging path in its arguments"},
-		"it is unknown": {func(_ *healer.Case, h *fakeHost) { h.notTold = errors.New("it took too long") }, "it took too long"},
+		"no answer": {change: pending, says: "may still be at work since"},
+		"NodeHealer": {
+			change: func(c *healer.Case, _ *fakeHost) { c.Record.PendingHeal = healer.PendingCall{Calls: 1} },
+			says:   "may still be at work since",
+		},
+		"a daemon": {
+			change: func(_ *healer.Case, h *fakeHost) { h.mounting = []facts.FUSEDaemon{{PID: 7, Command: "geesefs"}} },
+			says:   "process 7 (geesefs) has the staging path in its arguments",
+		},
+		"it is unknown": {
+			change: func(_ *healer.Case, h *fakeHost) { h.notTold = errors.New("it took too long") },
+			says:   "it took too long",
+		},
 	} {
 		for _, bare := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, bare: %v", name, bare), func(t *testing.T) {

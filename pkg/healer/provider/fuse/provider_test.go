@@ -179,12 +179,28 @@ func TestServers(t *testing.T) {
 		peers []facts.Peer
 		says  string
 	}{
-		"EIO":                {lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}), []facts.Peer{lost, works}, "from memory; its server 10.0.0.6:443 has not answered (3 retransmits)"},
-		"no answer":          {lookedUp(facts.Lookup{Asked: true, TimedOut: true}), []facts.Peer{refuses}, "from memory; its server [fd00::7]:443 has not answered (2 retransmits)"},
-		"hangs":              {silent(), []facts.Peer{lost, refuses}, "within 100ms; its server 10.0.0.6:443 has not answered (3 retransmits); its server [fd00::7]:443 has not answered (2 retransmits)"},
-		"none is silent":     {silent(), []facts.Peer{slow, begun, works}, "within 100ms; it is connected to 10.0.0.9:443, 10.0.0.5:443"},
-		"a connection begun": {silent(), []facts.Peer{begun}, "within 100ms"},
-		"none":               {silent(), nil, "within 100ms"},
+		"EIO": {
+			c:     lookedUp(facts.Lookup{Asked: true, Errno: syscall.EIO}),
+			peers: []facts.Peer{lost, works},
+			says:  "from memory; its server 10.0.0.6:443 has not answered (3 retransmits)",
+		},
+		"no answer": {
+			c:     lookedUp(facts.Lookup{Asked: true, TimedOut: true}),
+			peers: []facts.Peer{refuses},
+			says:  "from memory; its server [fd00::7]:443 has not answered (2 retransmits)",
+		},
+		"hangs": {
+			c:     silent(),
+			peers: []facts.Peer{lost, refuses},
+			says:  "within 100ms; its server 10.0.0.6:443 has not answered (3 retransmits); its server [fd00::7]:443 has not answered (2 retransmits)",
+		},
+		"none is silent": {
+			c:     silent(),
+			peers: []facts.Peer{slow, begun, works},
+			says:  "within 100ms; it is connected to 10.0.0.9:443, 10.0.0.5:443",
+		},
+		"a connection begun": {c: silent(), peers: []facts.Peer{begun}, says: "within 100ms"},
+		"none":               {c: silent(), says: "within 100ms"},
 	} {
 		connected := lives
 		connected.Peers = tc.peers
