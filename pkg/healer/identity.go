@@ -30,7 +30,7 @@ func SameDisk(c Case, sb facts.Superblock) bool {
 func Differs(recorded, now facts.Identity) string {
 	told := ""
 	if now != (facts.Identity{}) { // else the device is gone, and no new stage brings it back
-		told = ": a filesystem that shut itself down tells it when it is staged anew (docs/eviction.md)"
+		told = ": if its filesystem shut itself down, that tells it when it is staged anew (docs/eviction.md)"
 	}
 	for _, part := range []struct{ name, recorded, now, missing string }{
 		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID, told},
