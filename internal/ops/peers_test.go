@@ -53,7 +53,7 @@ func TestPeersThatCannotBeToldInTime(t *testing.T) {
 		t.Errorf("%+v, cut %t", got, s.cut)
 	}
 	// A namespace with any number of sockets.
-	if err := s.readPeers(strconv.Itoa(os.Getpid())+"/net/tcp", nil, time.Now(), nil); !errors.Is(err, errTooManyFiles) {
+	if err := peerScan(t).readPeers(strconv.Itoa(os.Getpid())+"/net/tcp", nil, time.Now(), nil); !errors.Is(err, errTooManyFiles) {
 		t.Errorf("in the middle of a table: %v", err)
 	}
 }
