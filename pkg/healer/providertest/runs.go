@@ -16,7 +16,7 @@ const (
 	patience = 10 * time.Second
 	// brief is the deadline of what may get no answer, and grace how long after it a call
 	// may take to return on a machine that is busy.
-	brief = 100 * time.Millisecond
+	brief = 300 * time.Millisecond
 	grace = 2 * time.Second
 )
 
