@@ -116,7 +116,7 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 		return refuse(why)
 	}
 	if !*allowed.Automatic && p.job.Name == automaticPrefix+string(p.volume.claim.UID) { // set since it was made
-		return refuse("the setting evict has automatic: false, and nobody made this job")
+		return refuse("the setting evict has automatic: false, and the controller made this job")
 	}
 	pods, err := p.podsOf(ctx, p.volume.claim)
 	if err != nil {

@@ -64,7 +64,7 @@ type Eviction struct {
 	Drivers []string `json:"drivers"`
 	// Reasons are those of the conditions that allow it; absent: all but FilesystemErrors.
 	Reasons []string `json:"reasons,omitempty"`
-	// Automatic is false where pods are evicted for jobs that somebody made alone.
+	// Automatic is false where pods are evicted only for jobs that a person made.
 	Automatic *bool `json:"automatic,omitempty"`
 	// After is for how long the volume has to be seen sick first.
 	After *metav1.Duration `json:"after,omitempty"`
