@@ -58,17 +58,22 @@ func TestCures(t *testing.T) {
 	} {
 		var got []string
 		for _, c := range tc.d.Cures() {
-			text := string(c.Reason)
-			if c.NewStage {
-				text += " stage"
-			}
-			if c.NewPod != "" {
-				text += " " + c.NewPod
-			}
-			got = append(got, text)
+			got = append(got, inWords(c))
 		}
 		if strings.Join(got, ", ") != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}
 	}
+}
+
+// inWords is a reason, and what ends it.
+func inWords(c healer.Cure) string {
+	words := []string{string(c.Reason)}
+	if c.NewStage {
+		words = append(words, "stage")
+	}
+	if c.NewPod != "" {
+		words = append(words, c.NewPod)
+	}
+	return strings.Join(words, " ")
 }
