@@ -27,10 +27,7 @@ func installJobs(t *testing.T, api *cluster.Cluster) (args []string) {
 	api.Apply(t, "deploy/default")
 	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/volumehealjobs.node-healer.csi-addons.io")
 	pod, kubeconfig := newControllerPod(t, api)
-	return []string{
-		"--kubeconfig=" + kubeconfig, "--pod-name=" + pod.Name, "--pod-uid=" + string(pod.UID),
-		"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms",
-	}
+	return []string{"--kubeconfig=" + kubeconfig, "--pod-name=" + pod.Name, "--pod-uid=" + string(pod.UID)}
 }
 
 // newControllerPod makes a pod of the controller's, and returns its kubeconfig.
