@@ -42,7 +42,7 @@ var proofCases = map[string]struct {
 	"recorded, and the host has it for another volume": {
 		change: func(o *observation) {
 			other := facts.Mount{ID: 103, OldID: 103, OldParent: 1, Path: kubelet.Staging(driver, "other"), Root: "/", Dev: previously, FSType: fuseType, Source: fuseSource}
-			o.table = facts.NewTable(append(o.table.Mounts(), other))
+			o.table = node.NewTable(append(o.table.Mounts(), other))
 		},
 		unproven: "which is not this volume's",
 	},
@@ -85,7 +85,7 @@ var proofCases = map[string]struct {
 func TestProve(t *testing.T) {
 	for name, tc := range proofCases {
 		own := facts.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
-		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: facts.NewTable([]facts.Mount{own}), c: healer.Case{
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: node.NewTable([]facts.Mount{own}), c: healer.Case{
 			BootID: "boot-1", MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{own}}},
 			Record: &healer.Record{BootID: "boot-1", Newest: 800, MountPoints: []healer.MountPointRecord{{Path: podA, Dev: previously}}},
 		}}

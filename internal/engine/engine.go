@@ -21,8 +21,8 @@ type Node interface {
 	// Mounts reads the whole mount table. Topology may be as old as the kernel's
 	// last report of a change, and serves to find mounts. Refresh reads mounts that were
 	// found there anew; it is false when one of them is gone or was moved since.
-	Mounts() (facts.Table, error)
-	Topology() (facts.Table, error)
+	Mounts() (node.Table, error)
+	Topology() (node.Table, error)
 	Refresh(stack []facts.Mount) ([]facts.Mount, bool)
 	Inspect(ctx context.Context, q node.InspectQuery) (node.Inspection, error)
 	// TryWrite writes to the superblock of a mount and leaves no name behind; with onlySync

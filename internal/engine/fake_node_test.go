@@ -102,21 +102,21 @@ func directory(handle string) facts.PathInfo {
 	return l
 }
 
-func (w *fakeNode) Mounts() (facts.Table, error) {
+func (w *fakeNode) Mounts() (node.Table, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.onMounts != nil {
 		w.onMounts()
 	}
-	return facts.NewTable(slices.Clone(w.mounts)), nil
+	return node.NewTable(slices.Clone(w.mounts)), nil
 }
 
-func (w *fakeNode) Topology() (facts.Table, error) {
+func (w *fakeNode) Topology() (node.Table, error) {
 	w.mu.Lock()
 	stale := w.stale
 	w.mu.Unlock()
 	if stale != nil {
-		return facts.NewTable(slices.Clone(stale)), nil
+		return node.NewTable(slices.Clone(stale)), nil
 	}
 	return w.Mounts()
 }

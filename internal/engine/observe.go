@@ -48,7 +48,7 @@ type observation struct {
 	engine *Engine
 	node   Node
 	lock   *volumeLock
-	table  facts.Table
+	table  node.Table
 	// topology is true while the table only serves to find mounts.
 	topology bool
 	// moved is true once a mount was not found where the table has it.

@@ -183,7 +183,7 @@ func TestUpperOfAnOverlay(t *testing.T) {
 			}
 			if name == "not in this namespace" {
 				// A table without a root has no mount point either.
-				o := observation{node: b.fakeNode, table: facts.NewTable(b.mounts)}
+				o := observation{node: b.fakeNode, table: node.NewTable(b.mounts)}
 				if upper := o.upper(facts.Mount{SuperOptions: []string{"upperdir=/data/u"}}); upper != nil {
 					t.Errorf("%s: %+v", name, upper)
 				}

@@ -115,27 +115,3 @@ func TestParseMountinfoErrors(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParseMountinfo(f *testing.F) {
-	f.Add(`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext4 /dev/root rw,errors=continue`)
-	f.Add(`1 0 0:5 /a\040b\134 /m\011//deleted ro,idmapped unbindable - fuse.x s\043 rw,context="a:b,c"`)
-	f.Add("\n - \n" + `1 0 0:5 / / - - - - "`)
-	f.Fuzz(func(t *testing.T, table string) {
-		mounts, err := Parse(strings.NewReader(table))
-		if err != nil {
-			return
-		}
-		if lines := strings.Count(strings.TrimSuffix(table, "\n"), "\n") + 1; table != "" && len(mounts) > lines {
-			t.Errorf("%d mounts in %d lines", len(mounts), lines)
-		}
-		tab := facts.NewTable(mounts)
-		for _, m := range mounts {
-			for _, s := range tab.Stack(m.Path) {
-				if s.Path != m.Path {
-					t.Errorf("%q is on the stack of %q", s.Path, m.Path)
-				}
-			}
-			_ = m.Attr.String()
-		}
-	})
-}

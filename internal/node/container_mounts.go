@@ -108,7 +108,7 @@ func (f *Containers) unverified(c facts.Container, why facts.Why, detail string)
 
 // mountsIn returns the wanted mounts of a container that are topmost at their paths.
 func (n *Node) mountsIn(c facts.Container, of ops.MountsOf, q facts.Filter) (found []facts.ContainerMount) {
-	table := facts.NewTable(of.Mounts)
+	table := NewTable(of.Mounts)
 	for _, m := range of.Mounts {
 		if !q.Wants(m) || n.kubelet.Layout(m.Path).Kind != layout.Other {
 			continue

@@ -8,7 +8,6 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
@@ -63,7 +62,7 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 }
 
 // mounted returns all that is mounted at kubelet's paths.
-func (n *Node) mounted(table facts.Table) (asks []PathQuery) {
+func (n *Node) mounted(table Table) (asks []PathQuery) {
 	for _, m := range table.Mounts() {
 		switch l := n.kubelet.Layout(m.Path); l.Kind {
 		case layout.Pod, layout.Block, layout.BlockStaging:
@@ -76,7 +75,7 @@ func (n *Node) mounted(table facts.Table) (asks []PathQuery) {
 // unmounted returns the paths of pods' volumes at which nothing is mounted; devices is
 // kubelet's directory for raw block volumes, empty to leave them out. Where directories are
 // unread there may be more.
-func (n *Node) unmounted(ctx context.Context, table facts.Table, devices string) (asks []PathQuery, unread []ops.UnreadPath, err error) {
+func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, unread []ops.UnreadPath, err error) {
 	pods := n.kubelet.Pods()
 	var published ops.PublishedAnswer
 	disk := storageUnder(table, pods)

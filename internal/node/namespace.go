@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
-	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Namespace is the host's mount namespace, seen from a process that may live in
@@ -140,7 +139,7 @@ func (n *Namespace) Close() error {
 }
 
 // Mounts reads the whole mount table. Nothing in it is cached.
-func (n *Namespace) Mounts() (facts.Table, error) {
+func (n *Namespace) Mounts() (Table, error) {
 	if n.statmount {
 		if t, err := n.readStatmount(); err == nil {
 			return t, nil
@@ -150,18 +149,18 @@ func (n *Namespace) Mounts() (facts.Table, error) {
 	return n.readMountinfo()
 }
 
-func (n *Namespace) readMountinfo() (facts.Table, error) {
+func (n *Namespace) readMountinfo() (Table, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, err := n.mountinfo.Seek(0, 0); err != nil {
-		return facts.Table{}, fmt.Errorf("mountinfo: %w", err)
+		return Table{}, fmt.Errorf("mountinfo: %w", err)
 	}
 	mounts, err := mount.Parse(n.mountinfo)
 	if err != nil {
-		return facts.Table{}, err
+		return Table{}, err
 	}
 	if n.uniqueIDs {
 		mount.Identify(n.id, mounts, mount.Always)
 	}
-	return facts.NewTable(mounts), nil
+	return NewTable(mounts), nil
 }

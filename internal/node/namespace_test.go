@@ -62,7 +62,7 @@ func TestStatmountTellsWhatMountinfoDoes(t *testing.T) {
 
 // byID takes away what only one of the two tells: the unique id, and the flags
 // of the superblock among its options.
-func byID(t *testing.T, table facts.Table, hasID bool) map[int]facts.Mount {
+func byID(t *testing.T, table Table, hasID bool) map[int]facts.Mount {
 	t.Helper()
 	mounts := map[int]facts.Mount{}
 	for _, m := range table.Mounts() {

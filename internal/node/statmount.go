@@ -43,10 +43,10 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 	return all, !all && len(listed) > 0
 }
 
-func (n *Namespace) readStatmount() (facts.Table, error) {
+func (n *Namespace) readStatmount() (Table, error) {
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
-		return facts.Table{}, err
+		return Table{}, err
 	}
 	mounts := make([]facts.Mount, 0, len(ids))
 	var buf mount.Buffer
@@ -56,11 +56,11 @@ func (n *Namespace) readStatmount() (facts.Table, error) {
 			continue // unmounted since it was listed
 		}
 		if err != nil {
-			return facts.Table{}, err
+			return Table{}, err
 		}
 		mounts = append(mounts, m)
 	}
-	return facts.NewTable(mounts), nil
+	return NewTable(mounts), nil
 }
 
 // mount asks for one mount.

@@ -35,7 +35,7 @@ func storageOf(m facts.Mount) storage {
 }
 
 // storageUnder returns what a path lies on.
-func storageUnder(table facts.Table, p string) storage {
+func storageUnder(table Table, p string) storage {
 	parentMount, _ := table.ParentMount(p)
 	return storageOf(parentMount)
 }

@@ -19,7 +19,7 @@ import (
 type topology struct {
 	mu    sync.Mutex
 	known bool
-	table facts.Table
+	table Table
 	byID  map[uint64]int // into table.Mounts()
 	// patched is true when since the last reading of the whole table, which began at readAll
 	// and took cost, only new mounts were read.
@@ -35,7 +35,7 @@ const maxShare = 20
 // Topology returns the mount table for finding mounts in; their options,
 // attributes and propagation are left out. Where the kernel has no unique mount
 // ids and sources (below Linux 6.13) it is Mounts.
-func (n *Namespace) Topology() (facts.Table, error) {
+func (n *Namespace) Topology() (Table, error) {
 	if !n.statmount {
 		return n.Mounts()
 	}
@@ -69,12 +69,12 @@ func (n *Namespace) moved() bool {
 // its id when it is moved, so a change that no id explains makes it read
 // everything, too. A mount that was moved while others came or went is found when
 // everything is read the next time, which is soon (maxShare).
-func (n *Namespace) update() (facts.Table, error) {
+func (n *Namespace) update() (Table, error) {
 	t := &n.topology
 	start := time.Now()
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
-		return facts.Table{}, err
+		return Table{}, err
 	}
 	mounts := make([]facts.Mount, 0, len(ids))
 	var buf mount.Buffer
@@ -90,7 +90,7 @@ func (n *Namespace) update() (facts.Table, error) {
 		case errors.Is(err, unix.ENOENT):
 			continue // unmounted since it was listed
 		case err != nil:
-			return facts.Table{}, err
+			return Table{}, err
 		}
 		mounts = append(mounts, bare(m))
 	}
@@ -98,14 +98,14 @@ func (n *Namespace) update() (facts.Table, error) {
 		t.byID = nil
 		return n.update()
 	}
-	table := facts.NewTable(mounts)
+	table := NewTable(mounts)
 	if t.patched = reused > 0; !t.patched {
 		t.readAll, t.cost = start, time.Since(start)
 	}
 	return table, nil
 }
 
-func (t *topology) keep(table facts.Table) {
+func (t *topology) keep(table Table) {
 	t.known, t.table = true, table
 	t.byID = make(map[uint64]int, len(table.Mounts()))
 	for i, m := range table.Mounts() {

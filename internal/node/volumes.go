@@ -78,7 +78,7 @@ func (n *Node) VolumeMounts() ([]facts.Mount, error) {
 	return n.volumeMounts(table), nil
 }
 
-func (n *Node) volumeMounts(table facts.Table) (found []facts.Mount) {
+func (n *Node) volumeMounts(table Table) (found []facts.Mount) {
 	for _, m := range table.Mounts() {
 		switch n.kubelet.Layout(m.Path).Kind {
 		case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
-	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -93,6 +93,6 @@ func testStartsDuring(t *testing.T, h halfway, options ...string) {
 
 // dataOf describes the mount that a container's process gets to at /data.
 func dataOf(c *harness.Container) string {
-	m := facts.NewTable(c.Mounts()).Stack("/data")[0]
+	m := node.NewTable(c.Mounts()).Stack("/data")[0]
 	return m.Dev.String() + " " + m.Root + " " + m.Attr.String()
 }

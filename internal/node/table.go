@@ -1,32 +1,34 @@
-package facts
+package node
 
 import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Table is a mount table at one moment, indexed: a lookup costs the same among ten
 // mounts and ten thousand. It never changes.
 type Table struct {
-	mounts []Mount
+	mounts []facts.Mount
 	// Entries by mount point, by the name of the mount point's directory, and by
 	// superblock.
 	byPath map[string][]int32
 	byDir  map[string][]int32
-	byDev  map[Dev][]int32
+	byDev  map[facts.Dev][]int32
 	byID   map[int]int32
 	// children counts the mounts on each mount.
 	children map[int]int32
 }
 
 // NewTable takes mounts in any order.
-func NewTable(mounts []Mount) Table {
+func NewTable(mounts []facts.Mount) Table {
 	t := Table{
 		mounts:   mounts,
 		byPath:   make(map[string][]int32, len(mounts)),
 		byDir:    make(map[string][]int32, len(mounts)),
-		byDev:    map[Dev][]int32{},
+		byDev:    map[facts.Dev][]int32{},
 		byID:     make(map[int]int32, len(mounts)),
 		children: map[int]int32{},
 	}
@@ -42,20 +44,20 @@ func NewTable(mounts []Mount) Table {
 }
 
 // Mounts returns all entries.
-func (t Table) Mounts() []Mount { return t.mounts }
+func (t Table) Mounts() []facts.Mount { return t.mounts }
 
 // InDirectory returns the mounts whose mount point lies in a directory of that
 // name, wherever the directory is.
-func (t Table) InDirectory(name string) []Mount { return t.pick(t.byDir[name]) }
+func (t Table) InDirectory(name string) []facts.Mount { return t.pick(t.byDir[name]) }
 
 // Of returns the mounts of one superblock.
-func (t Table) Of(dev Dev) []Mount { return t.pick(t.byDev[dev]) }
+func (t Table) Of(dev facts.Dev) []facts.Mount { return t.pick(t.byDev[dev]) }
 
 // Beside returns the number of mounts on the same parent mount as m, m included.
-func (t Table) Beside(m Mount) int { return int(t.children[m.OldParent]) }
+func (t Table) Beside(m facts.Mount) int { return int(t.children[m.OldParent]) }
 
-func (t Table) pick(entries []int32) []Mount {
-	mounts := make([]Mount, len(entries))
+func (t Table) pick(entries []int32) []facts.Mount {
+	mounts := make([]facts.Mount, len(entries))
 	for i, n := range entries {
 		mounts[i] = t.mounts[n]
 	}
@@ -65,8 +67,8 @@ func (t Table) pick(entries []int32) []Mount {
 // Stack returns the mounts that a path walk to p meets exactly at p, top first;
 // empty when nothing is mounted there. A mount that another one higher up hides is not
 // among them. p is absolute and clean, and no component is a link.
-func (t Table) Stack(p string) []Mount {
-	var stack []Mount
+func (t Table) Stack(p string) []facts.Mount {
+	var stack []facts.Mount
 	if len(t.byPath[p]) == 0 {
 		return nil
 	}
@@ -79,18 +81,18 @@ func (t Table) Stack(p string) []Mount {
 }
 
 // ParentMount returns the mount that a path walk to p ends on.
-func (t Table) ParentMount(p string) (Mount, bool) {
+func (t Table) ParentMount(p string) (facts.Mount, bool) {
 	met := t.walk(p)
 	if len(met) == 0 {
-		return Mount{}, false
+		return facts.Mount{}, false
 	}
 	return *met[len(met)-1], true
 }
 
 // walk returns the mounts that a path walk to p enters, in order.
-func (t Table) walk(p string) []*Mount {
+func (t Table) walk(p string) []*facts.Mount {
 	// Only mounts on the way can matter; they are few.
-	way, met := make([]*Mount, 0, 8), make([]*Mount, 0, 8)
+	way, met := make([]*facts.Mount, 0, 8), make([]*facts.Mount, 0, 8)
 	for at := p; ; at = parentDir(at) {
 		for _, n := range t.byPath[at] {
 			way = append(way, &t.mounts[n])
@@ -115,9 +117,9 @@ func parentDir(p string) string {
 
 // nextOnTheWay returns the mount that a walk meets next after entering current:
 // the child with the shortest mount point, one on current's own root first.
-func nextOnTheWay(way []*Mount, current *Mount) (next *Mount) {
+func nextOnTheWay(way []*facts.Mount, current *facts.Mount) (next *facts.Mount) {
 	for _, m := range way {
-		if m.OldParent != current.OldID || m.OldID == current.OldID || !Beneath(current.Path, m.Path) {
+		if m.OldParent != current.OldID || m.OldID == current.OldID || !facts.Beneath(current.Path, m.Path) {
 			continue
 		}
 		if next == nil || len(m.Path) < len(next.Path) {
@@ -129,7 +131,7 @@ func nextOnTheWay(way []*Mount, current *Mount) (next *Mount) {
 
 // rootOf returns the mount that the namespace's root directory is on: the one
 // whose parent is not in the table.
-func (t Table) rootOf(way []*Mount) *Mount {
+func (t Table) rootOf(way []*facts.Mount) *facts.Mount {
 	for _, m := range way {
 		if _, listed := t.byID[m.OldParent]; m.Path == "/" && (!listed || m.OldParent == m.OldID) {
 			return m
