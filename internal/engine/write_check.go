@@ -89,6 +89,8 @@ func (o *observation) mayWrite(ctx context.Context, p healer.MountPoint, sb fact
 		return errCheckOnly
 	case o.lock.checks:
 		return errAskedToCheck
+	case o.engine.cfg.DryRun:
+		return errDryRun
 	}
 	if facts.IsType(sb.FSType, facts.NoDisk) { // an overlay lies on whatever its upper directory lies on
 		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own

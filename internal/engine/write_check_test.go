@@ -70,11 +70,12 @@ func hasBlock(b *fixture) {
 }
 
 var writeTries = map[string]struct {
-	never bool
-	check bool
-	spoil []func(*fixture)
-	want  []string // where
-	why   string   // why not, if more could be told
+	never  bool
+	check  bool
+	dryRun bool
+	spoil  []func(*fixture)
+	want   []string // where
+	why    string   // why not, if more could be told
 }{
 	"healthy":               {},
 	"healthy, never":        {never: true},
@@ -107,6 +108,8 @@ var writeTries = map[string]struct {
 	"read-only everywhere": {spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly|facts.AttrNoExec, podA, staging)}},
 	"the mode, errors":     {check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
 	"the mode, healthy":    {check: true},
+	"a dry run, errors":    {dryRun: true, spoil: []func(*fixture){erred}, why: "--dry-run"},
+	"a dry run, healthy":   {dryRun: true},
 	"the gate":             {spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
 	"the gate, healthy":    {spoil: []func(*fixture){refuseWrites}},
 	"the gate, and no disk": {
@@ -123,7 +126,7 @@ func TestWhenAWriteIsTried(t *testing.T) {
 	for name, tc := range writeTries {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t, func(c *Config) {
-				c.ProbeWrite, c.CheckOnly = WriteOnSuspicion, tc.check
+				c.ProbeWrite, c.CheckOnly, c.DryRun = WriteOnSuspicion, tc.check, tc.dryRun
 				if tc.never {
 					c.ProbeWrite = WriteNever
 				}
