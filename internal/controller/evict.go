@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -311,7 +312,7 @@ func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod,
 	switch why := fmt.Sprintf("evict pod %s: %v", pod.Name, err); {
 	case apierrors.IsNotFound(err): // it went by itself
 		return nil
-	case err != nil && went == 0: // nothing has happened yet
+	case err != nil && went == 0 && !mayBeDone(err): // nothing has happened yet
 		return p.settle(ctx, entry, why)
 	case err != nil:
 		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("%d of %d pods were evicted; %s", went, len(entry.Pods), why)}
@@ -319,6 +320,13 @@ func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod,
 	p.tell(pod, p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted: a new pod gets volume "+p.volume.pv.Name+" as it should")
 	p.progress(ReasonEvicting, "evicted pod "+pod.Name+" of node "+entry.Node)
 	return nil
+}
+
+// mayBeDone reports whether the API may have done what it answered with an error, or not at all: to
+// remove the taint while the pod ends would have the new one get the dead superblock.
+func mayBeDone(err error) bool {
+	var answer apierrors.APIStatus
+	return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
 }
 
 // tookTooLong names what was waited for, for example a budget that refused the second pod.

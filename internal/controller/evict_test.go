@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -378,6 +380,27 @@ func TestLimitsHoldForJobsAtTheSameTime(t *testing.T) {
 		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, "evicted 2 times within an hour")
 		w.clean()
 	})
+}
+
+// TestEvictionWhoseAnswerIsLost may be done: the taint stands until the volume is unstaged.
+func TestEvictionWhoseAnswerIsLost(t *testing.T) {
+	for name, answer := range map[string]error{
+		"none":        context.DeadlineExceeded,
+		"etcd's late": apierrors.NewInternalError(errors.New("etcdserver: request timed out")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				w.lost = map[string]error{"a": answer}
+				w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+				says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+				w.clean()
+				if !slices.Equal(w.evicted, []string{"a", "b"}) {
+					t.Errorf("evicted %v", w.evicted)
+				}
+			})
+		})
+	}
 }
 
 // TestPodThatWentByItselfIsNotCalledEvicted although the eviction of its name was asked for.

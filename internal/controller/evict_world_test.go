@@ -37,6 +37,8 @@ type evictWorld struct {
 	name string
 	// refuse is what the API says to evictions of pods, and patches of nodes, by these names.
 	refuse map[string]error
+	// lost is what evictions of pods by these names are answered with once these were evicted.
+	lost map[string]error
 	// stays is true where the volume stays staged: no taint may stand.
 	stays bool
 	// evicted are the pods that went, dryRuns how many evictions were only tried.
@@ -231,7 +233,7 @@ func (w *evictWorld) interceptWrites(api client.Client) client.Client {
 					w.t.Errorf("pod %s is evicted with the taint %q", o.GetName(), w.taintValue())
 				}
 				w.evicted = append(w.evicted, o.GetName())
-				return api.Delete(ctx, o)
+				return errors.Join(api.Delete(ctx, o), w.lost[o.GetName()])
 			})
 		},
 	})
