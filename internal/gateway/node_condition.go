@@ -120,15 +120,20 @@ func (n *nodeCondition) update(ctx context.Context) error {
 		}
 	}
 	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 && !unchecked })
-	for k := range counts {
+	lasting := map[inaccessible]int{}
+	for k, count := range counts {
 		if n.since[k].IsZero() {
 			n.since[k] = now.Time
 		}
-		if now.Sub(n.since[k]) < problemAfter {
-			delete(counts, k)
+		if now.Sub(n.since[k]) >= problemAfter {
+			lasting[k] = count
 		}
 	}
-	next := conditionOf(counts)
+	// Volumes that cannot be used for another reason than a moment ago do not work again.
+	if said := n.said != nil && n.said.Status == corev1.ConditionTrue; said && len(lasting) == 0 {
+		lasting = counts
+	}
+	next := conditionOf(lasting)
 	if next.Status == corev1.ConditionFalse && (n.said == nil || unchecked && n.said.Status == corev1.ConditionTrue) {
 		return nil
 	}

@@ -135,6 +135,25 @@ func TestNodeSaysThatVolumesCannotBeUsed(t *testing.T) {
 	})
 }
 
+// TestNodeConditionStandsWhileTheReasonChanges: volumes that cannot be used for another reason than
+// before do not work again.
+func TestNodeConditionStandsWhileTheReasonChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t)
+		c.answers(func() { c.page = gone })
+		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.answers(func() { c.page = lost })
+		if now := c.says(20*time.Second, "True ReplicaLost: ReplicaLost: 1 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) {
+			t.Errorf("got %+v after %+v", now, first)
+		}
+		c.says(time.Hour, "True ReplicaLost: ReplicaLost: 1 of d")
+		if n := c.writes(); n != 2 {
+			t.Errorf("%d writes", n)
+		}
+		c.end()
+	})
+}
+
 // TestNodeConditionOfOneThatWasKilled is taken over as it is.
 func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 	for name, tc := range map[string]struct {
