@@ -114,6 +114,7 @@ func runQueue(tests []string, lanes int) (code int) {
 func lane(queue *os.File) (cmd *exec.Cmd, output *laneOutput) {
 	cmd = again(atInit)
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID
+	cmd.SysProcAttr.Pdeathsig = unix.SIGTERM // asInit has to thaw
 	if queue == nil {
 		return cmd, nil
 	}

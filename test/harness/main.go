@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 	"github.com/csi-addons/node-healer/test/harness/diskfs"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
@@ -93,7 +96,7 @@ func onMachine(build Build, alone []string) int {
 	return runLanes(alone)
 }
 
-// again is this test binary at another level. It ends with this process.
+// again is this test binary at another level. It is killed with this process.
 func again(level string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), levelEnv+"="+level, prebuilt+"="+bin, fmt.Sprintf("%s=%g", slowEnv, slow))
@@ -103,8 +106,11 @@ func again(level string) *exec.Cmd {
 }
 
 // asInit makes the new namespaces usable, runs the tests in them, and reaps the processes
-// whose parents have ended. What is left then the kernel ends with this process.
+// whose parents have ended. What is left then the kernel ends with this process: not a
+// filesystem that the tests froze, which outlives its mounts and keeps its loop device.
 func asInit() int {
+	stopped := make(chan os.Signal, 1)
+	signal.Notify(stopped, unix.SIGTERM, unix.SIGINT, unix.SIGHUP) // see lane
 	if err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
@@ -117,6 +123,10 @@ func asInit() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	go func() {
+		<-stopped
+		_ = unix.Kill(-1, unix.SIGKILL) // all but this process
+	}()
 	var status unix.WaitStatus
 	for {
 		pid, err := unix.Wait4(-1, &status, 0, nil)
@@ -128,6 +138,7 @@ func asInit() int {
 			break
 		}
 	}
+	thaw() // before anything is printed: who reads that may be gone
 	if left := orphans(); left != "" {
 		fmt.Fprintln(os.Stderr, "the tests left processes behind:", left)
 		return 1
@@ -137,6 +148,25 @@ func asInit() int {
 		return 1
 	}
 	return status.ExitStatus()
+}
+
+// thaw thaws the filesystems on the tests' loop devices that they left frozen.
+func thaw() {
+	table, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return
+	}
+	defer table.Close()
+	mounts, _ := mount.Parse(table)
+	for _, m := range mounts {
+		if !strings.HasPrefix(m.Source, "/dev/loop") || !strings.HasPrefix(m.Path, filepath.Join(os.TempDir(), "Test")) {
+			continue // what is the machine's may be frozen by somebody else
+		}
+		if dir, err := os.Open(m.Path); err == nil {
+			_ = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0) // an error: it is not frozen
+			_ = dir.Close()
+		}
+	}
 }
 
 // orphans names the processes that do not end: the test process itself has ended by
@@ -199,15 +229,20 @@ func leftovers() string {
 	if table, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(table), "/kubelet") {
 		left = append(left, "mounts")
 	}
-	// From sysfs: losetup(8) asks the filesystems of the backing files.
-	devices, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, d := range devices {
-		backing, _ := os.ReadFile(d)
-		for _, image := range images {
-			if strings.HasPrefix(string(backing), image) {
-				left = append(left, "a loop device on "+image)
-			}
+	for _, image := range images {
+		if len(devicesOn(image)) > 0 {
+			left = append(left, "a loop device on "+image)
 		}
 	}
 	return strings.Join(left, "; ")
+}
+
+// devicesOn returns the loop devices on an image. From sysfs: losetup(8) asks the filesystems
+// of the backing files.
+func devicesOn(image string) []string {
+	devices, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	return slices.DeleteFunc(devices, func(d string) bool {
+		backing, _ := os.ReadFile(d)
+		return !strings.HasPrefix(string(backing), image)
+	})
 }

@@ -68,9 +68,8 @@ func (n *Node) layOutOnLoop(fs, id string) (v *Volume, below string) {
 	v.newImage()
 	Must(n.T, os.Truncate(v.Image, imageSize(fs)+luksHeader))
 	v.Attach()
-	below = v.Device
-	n.T.Cleanup(func() { Run(n.T, "losetup", "--detach", below) })
-	return v, below
+	n.T.Cleanup(v.Detach)
+	return v, v.Device
 }
 
 // Path is the mapping's device.

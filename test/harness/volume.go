@@ -29,6 +29,8 @@ type Volume struct {
 	PV string
 	// Inline is true for one that its pod names, without a PersistentVolume.
 	Inline bool
+	// attached keeps the loop device (see Attach).
+	attached *os.File
 }
 
 // The UIDs of pods are those of this process: other tests, which may run at the same

@@ -36,7 +36,7 @@ func (m *member) suspect(id string, attached bool, change ...func(*cluster.Volum
 func (s *suspect) sicken(t *testing.T) {
 	t.Helper()
 	countError(t, s.Volume)
-	freeze(t, s.Volume)() // to freeze is to empty the journal too
+	s.Freeze()() // to freeze is to empty the journal too
 	s.sync(t)
 }
 

@@ -75,7 +75,7 @@ func TestWhyProcessHangs(t *testing.T) {
 	v := p.NewVolume("ext4", "frozen")
 	pod := p.uses(v, running)
 	c := p.NewContainer(string(pod.UID), v.MountPointOf(string(pod.UID)))
-	thaw := freeze(t, v)
+	thaw := v.Freeze()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -145,7 +145,7 @@ func syncVolume(t *testing.T, v *harness.Volume) {
 // the next one who wants it reads the disk.
 func flush(t *testing.T, v *harness.Volume) {
 	t.Helper()
-	freeze(t, v)() // to freeze is to empty the journal too
+	v.Freeze()() // to freeze is to empty the journal too
 	for i := range 3 {
 		f, err := os.Open(filepath.Join(v.MountPoint(), fmt.Sprintf("lost-%d", i)))
 		harness.Must(t, err)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +23,7 @@ func TestFrozen(t *testing.T) {
 			v := n.NewVolume(fs, "frozen")
 			n.Expect("healthy", v.Request())
 			before, sum := n.Table(), v.Sum(v.MountPoint())
-			thaw := freeze(t, v)
+			thaw := v.Freeze()
 			for range 3 {
 				n.Expect("abnormal", v.Request(), "Frozen", "thaw", "reads succeed")
 				next.untouched()
@@ -55,7 +54,7 @@ func TestFrozenReadOnly(t *testing.T) {
 	v := n.NewVolume("ext4", "frozen")
 	harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	n.Expect("healthy", v.Request())
-	thaw := freeze(t, v)
+	thaw := v.Freeze()
 	n.Expect("abnormal", v.Request(), "Frozen")
 	thaw()
 	healthyAgain(n, v)
@@ -67,7 +66,7 @@ func TestFrozenForAMoment(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--slow-answer=100ms").Start()
 	v := n.NewVolume("ext4", "frozen")
 	for range 4 {
-		thaw := freeze(t, v)
+		thaw := v.Freeze()
 		answered := make(chan string, 1)
 		go func() {
 			a, err := n.Call(v.Request())
@@ -90,7 +89,7 @@ func TestFrozenIsHealed(t *testing.T) {
 	n.Expect("healthy", v.Request())
 	before := n.Table()
 	v.Unpublish()
-	thaw := freeze(t, v)
+	thaw := v.Freeze()
 	n.Expect("abnormal", v.Request(), "Frozen", "NotMounted")
 	n.SameTable(before)
 	thaw()
@@ -113,26 +112,6 @@ func TestImmutableRoot(t *testing.T) {
 func healthyAgain(n *harness.Node, v *harness.Volume) {
 	n.T.Helper()
 	harness.Eventually(n.T, "the volume is healthy", func() bool { return strings.HasPrefix(n.Message(v.Request()), "healthy:") })
-}
-
-// freeze freezes a volume's filesystem (FIFREEZE of linux/fs.h) until it is
-// thawed, or the test ends.
-func freeze(t *testing.T, v *harness.Volume) (thaw func()) {
-	t.Helper()
-	const fiFreeze, fiThaw = 0xc0045877, 0xc0045878
-	dir, err := os.Open(v.Staging)
-	harness.Must(t, err)
-	frozen := true
-	thaw = func() {
-		if frozen {
-			harness.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0))
-			harness.Must(t, dir.Close())
-		}
-		frozen = false
-	}
-	harness.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
-	t.Cleanup(thaw) // no other process could get rid of it
-	return thaw
 }
 
 // uninterruptible lists the workers that cannot be ended at the moment.

@@ -52,11 +52,9 @@ func TestContainerOnOldDevice(t *testing.T) {
 func reattach(v *harness.Volume) {
 	t := v.Node.T
 	t.Helper()
-	old := v.Device
 	v.Unpublish()
 	harness.Must(t, unix.Unmount(v.StagedFile(), 0))
-	v.Device = strings.TrimSpace(harness.Run(t, "losetup", "--find", "--show", v.Image)) // the old one is still taken
-	harness.Run(t, "losetup", "--detach", old)
+	v.Attach()
 	v.Stage()
 	v.PublishAgain()
 }

@@ -58,7 +58,6 @@ func restageDisk(v *harness.Volume, options string) {
 	t := v.Node.T
 	t.Helper()
 	harness.Must(t, unix.Unmount(v.Staging, unix.MNT_DETACH))
-	v.Detach() // lazily, too: the dead mount is still published
-	v.Device = strings.TrimSpace(harness.Run(t, "losetup", "--find", "--show", v.Image))
+	v.Attach()
 	harness.Must(t, unix.Mount(v.Device, v.Staging, v.FS, unix.MS_NOSUID, options))
 }

@@ -43,7 +43,7 @@ func TestWhoWrites(t *testing.T) {
 				countError(t, v)
 			}
 			sum := v.Sum(v.MountPoint()) // which moves access times
-			freeze(t, v)()               // whatever was to be written is
+			v.Freeze()()                 // whatever was to be written is
 			syncVolume(t, v)
 			before := written(t, v)
 			for range 3 {
@@ -71,7 +71,7 @@ func TestNothingIsWritten(t *testing.T) {
 				harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "noinit_itable"))
 			}
 			n.Expect("healthy", v.Request())
-			freeze(t, v)() // whatever was to be written is
+			v.Freeze()() // whatever was to be written is
 			syncVolume(t, v)
 			before := written(t, v)
 			for range 100 {
