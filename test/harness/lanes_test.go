@@ -40,6 +40,10 @@ func TestSlowArgs(t *testing.T) {
 	if got := slowArgs([]string{"--probe-timeout=30s"}); !slices.Equal(got, []string{"--probe-timeout=1m0s"}) {
 		t.Errorf("got %v, of which a server takes 1m at most", got)
 	}
+	want = []string{"--probe-timeout=3s", "--probe-timeout=1.5s", "--slow-answer=1.5s"}
+	if got := slowArgs([]string{"--probe-timeout=1s", "--probe-timeout=500ms"}); !slices.Equal(got, want) {
+		t.Errorf("got %v, with which answers are late before the usual time", got)
+	}
 	if got := slowArgs(nil); !slices.Equal(got, []string{"--probe-timeout=15s"}) {
 		t.Errorf("the default is %v", got)
 	}

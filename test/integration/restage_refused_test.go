@@ -27,15 +27,11 @@ func disconnected(t *testing.T, path string) {
 // should, the volume comes back.
 func TestRestageFails(t *testing.T) {
 	n, d := restaging(t, "unmount-first", csidriver.Mode{})
-	n.Args = append(n.Args, "--driver-timeout=1s", "--heal-timeout=10s", "--probe-timeout=500ms")
-	n.Stop()
-	n.Start()
 	modes := map[string]csidriver.Mode{
-		"NodeStageVolume: DEADLINE_EXCEEDED": {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}},
-		"RestageHadNoEffect":                 {Stage: csidriver.NeverBare},
-		"NodeStageVolume: UNAVAILABLE":       {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Code: codes.Unavailable, Text: "key " + harness.Canary}}},
-		"it names itself other.example.com":  {Name: "other.example.com"},
-		"GetPluginInfo: UNAVAILABLE":         {Connection: csidriver.Garbage},
+		"RestageHadNoEffect":                {Stage: csidriver.NeverBare},
+		"NodeStageVolume: UNAVAILABLE":      {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Code: codes.Unavailable, Text: "key " + harness.Canary}}},
+		"it names itself other.example.com": {Name: "other.example.com"},
+		"GetPluginInfo: UNAVAILABLE":        {Connection: csidriver.Garbage},
 	}
 	for code := codes.Canceled; code <= codes.DataLoss; code++ {
 		switch code {
@@ -47,10 +43,10 @@ func TestRestageFails(t *testing.T) {
 		}
 		modes[fmt.Sprint("NodeStageVolume: code ", code)] = csidriver.Mode{Answers: map[string]csidriver.Answer{"NodeStageVolume": {Code: code, Text: "key " + harness.Canary}}}
 	}
-	volumes := healthyVolumes(n, d, len(modes))
+	volumes := healthyVolumes(n, d, len(modes)+1)
 	before, left := d.Table(volumes...), volumes
-	for says, mode := range modes {
-		t.Run(says, func(t *testing.T) {
+	fails := func(says string, mode csidriver.Mode) {
+		t.Run(says, func(*testing.T) {
 			v := left[0]
 			left = left[1:]
 			d.KillDaemon(v)
@@ -65,6 +61,13 @@ func TestRestageFails(t *testing.T) {
 			d.Behave(csidriver.Mode{})
 		})
 	}
+	for says, mode := range modes {
+		fails(says, mode)
+	}
+	n.Stop()
+	n.Args = append(n.Args, "--driver-timeout=1s", "--heal-timeout=10s", "--probe-timeout=500ms")
+	n.Start()
+	fails("NodeStageVolume: DEADLINE_EXCEEDED", csidriver.Mode{Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}})
 	n.Stop()
 	n.Start()                   // it forgets whom it leaves alone
 	for _, v := range volumes { // last, as some have to wait until the driver no longer counts as at work
