@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -41,15 +42,19 @@ func Open(path string) (*Dir, error) {
 // Close releases the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// writeFile replaces a file by one that is complete and synced, or leaves the old one.
+// writeFile replaces a file by one that is complete and synced, or leaves the old one. Where
+// there is none yet, nothing is synced: all that a power cut can leave is a torn file, which
+// Load takes for none, or none. So a thousand new volumes do not wait for the disk one by one.
 func writeFile(path string, data []byte) (err error) {
+	_, missing := os.Lstat(path)
+	first := errors.Is(missing, fs.ErrNotExist)
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	if err == nil {
+	if err == nil && !first {
 		err = f.Sync()
 	}
 	if closeErr := f.Close(); err == nil {
@@ -60,6 +65,9 @@ func writeFile(path string, data []byte) (err error) {
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp))
+	}
+	if first {
+		return nil
 	}
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
