@@ -119,31 +119,36 @@ func TestOnlyTheNamedDriversAreServed(t *testing.T) {
 }
 
 func TestCapabilityMustFit(t *testing.T) {
+	device := facts.PathInfo{Kind: facts.KindBlock, PathFacts: facts.PathFacts{Rdev: disk}}
+	block, mount := healer.Capability{Access: healer.AccessBlock}, healer.Capability{Access: healer.AccessMount}
+	mountOf := func(fsType string) healer.Capability {
+		return healer.Capability{Access: healer.AccessMount, FSType: fsType}
+	}
 	for name, tc := range map[string]struct {
-		look facts.PathInfo
-		fs   string
-		want healer.Capability
-		kind healer.Kind
+		file       facts.PathInfo
+		fs         string
+		capability healer.Capability
+		want       healer.Kind
 	}{
-		"mount":                {directory(volID), "ext4", healer.Capability{Access: healer.AccessMount}, fine},
-		"block on a directory": {directory(volID), "ext4", healer.Capability{Access: healer.AccessBlock}, healer.KindInvalid},
-		"mount on a device":    {facts.PathInfo{Kind: facts.KindBlock, PathFacts: facts.PathFacts{Rdev: disk}}, "devtmpfs", healer.Capability{Access: healer.AccessMount}, healer.KindInvalid},
-		"block on a device":    {facts.PathInfo{Kind: facts.KindBlock, PathFacts: facts.PathFacts{Rdev: disk}}, "devtmpfs", healer.Capability{Access: healer.AccessBlock}, fine},
-		"block on a file":      {facts.PathInfo{Kind: facts.KindFile}, "ext4", healer.Capability{Access: healer.AccessBlock}, fine}, // a condition
-		"that filesystem":      {directory(volID), "xfs", healer.Capability{Access: healer.AccessMount, FSType: "xfs"}, fine},
-		"another filesystem":   {directory(volID), "xfs", healer.Capability{Access: healer.AccessMount, FSType: "ext4"}, healer.KindInvalid},
-		"one family":           {directory(volID), "ext4", healer.Capability{Access: healer.AccessMount, FSType: "ext3"}, fine},
-		"a driver's own type":  {directory(volID), "fuse.x", healer.Capability{Access: healer.AccessMount, FSType: "ext4"}, fine},
-		"a foreign name":       {directory(volID), "ext4", healer.Capability{Access: healer.AccessMount, FSType: "nfs"}, fine},
+		"mount":                {file: directory(volID), fs: "ext4", capability: mount, want: fine},
+		"block on a directory": {file: directory(volID), fs: "ext4", capability: block, want: healer.KindInvalid},
+		"mount on a device":    {file: device, fs: "devtmpfs", capability: mount, want: healer.KindInvalid},
+		"block on a device":    {file: device, fs: "devtmpfs", capability: block, want: fine},
+		"block on a file":      {file: facts.PathInfo{Kind: facts.KindFile}, fs: "ext4", capability: block, want: fine}, // a condition
+		"that filesystem":      {file: directory(volID), fs: "xfs", capability: mountOf("xfs"), want: fine},
+		"another filesystem":   {file: directory(volID), fs: "xfs", capability: mountOf("ext4"), want: healer.KindInvalid},
+		"one family":           {file: directory(volID), fs: "ext4", capability: mountOf("ext3"), want: fine},
+		"a driver's own type":  {file: directory(volID), fs: "fuse.x", capability: mountOf("ext4"), want: fine},
+		"a foreign name":       {file: directory(volID), fs: "ext4", capability: mountOf("nfs"), want: fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
-			b.files[podA] = tc.look
+			b.files[podA] = tc.file
 			b.change(podA, func(m *facts.Mount) { m.FSType = tc.fs })
 			v := volume
-			v.Capability = &tc.want
-			mustBe(t, b, v, tc.kind, "volume_capability")
-			if tc.kind == fine && b.last().Block != (tc.want.Access == healer.AccessBlock) {
+			v.Capability = &tc.capability
+			mustBe(t, b, v, tc.want, "volume_capability")
+			if tc.want == fine && b.last().Block != (tc.capability.Access == healer.AccessBlock) {
 				t.Errorf("Block is %v", b.last().Block)
 			}
 		})

@@ -39,10 +39,10 @@ func TestTheDriverHealsFirst(t *testing.T) {
 		audit  string
 		err    error
 	}{
-		"it says that it did, and did not": {nil, "delegate rebind", "done", nil},
-		"it failed":                        {errors.New("no"), "delegate rebind", "retriable/unknown: no", nil},
-		"it may be at work":                {busyDriver{errors.New("busy")}, "delegate", "transient/execution: busy", nil},
-		"it refused the secrets":           {refused, "", "terminal/permission: the secrets were refused", refused},
+		"it says that it did, and did not": {steps: "delegate rebind", audit: "done"},
+		"it failed":                        {answer: errors.New("no"), steps: "delegate rebind", audit: "retriable/unknown: no"},
+		"it may be at work":                {answer: busyDriver{errors.New("busy")}, steps: "delegate", audit: "transient/execution: busy"},
+		"it refused the secrets":           {answer: refused, audit: "terminal/permission: the secrets were refused", err: refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)

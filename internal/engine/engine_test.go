@@ -58,14 +58,14 @@ func TestVerdict(t *testing.T) {
 		after  healer.Diagnosis
 		want   healer.Verdict
 	}{
-		{healer.Diagnosis{}, nil, healer.Diagnosis{}, healer.Healthy},
-		{sick, []healer.Outcome{{}}, healer.Diagnosis{}, healer.Healed},
-		{sick, nil, healer.Diagnosis{}, healer.Healthy}, // it came back by itself
-		{sick, []healer.Outcome{{Err: errors.New("failed")}}, healer.Diagnosis{}, healer.Healthy},
-		{sick, []healer.Outcome{{}}, sick, healer.Abnormal},
-		{healer.Diagnosis{}, nil, sick, healer.Abnormal},
-		{sick, nil, blind, healer.Abnormal},
-		{blind, nil, blind, healer.Abnormal},
+		{want: healer.Healthy},
+		{before: sick, steps: []healer.Outcome{{}}, want: healer.Healed},
+		{before: sick, want: healer.Healthy}, // it came back by itself
+		{before: sick, steps: []healer.Outcome{{Err: errors.New("failed")}}, want: healer.Healthy},
+		{before: sick, steps: []healer.Outcome{{}}, after: sick, want: healer.Abnormal},
+		{after: sick, want: healer.Abnormal},
+		{before: sick, after: blind, want: healer.Abnormal},
+		{before: blind, after: blind, want: healer.Abnormal},
 	} {
 		if got := (healer.Report{Before: tc.before, Steps: tc.steps, After: tc.after}).Verdict(); got != tc.want {
 			t.Errorf("%+v: %s, want %s", tc, got, tc.want)

@@ -28,29 +28,38 @@ var (
 func TestLookUpIsAskedWhereItIsCalledFor(t *testing.T) {
 	named, unnamed := volume, volume
 	named.Named = true
+	rootAnswers := func(i node.Inspection) func(*fixture) {
+		return func(b *fixture) { b.answers[served] = i }
+	}
 	for name, tc := range map[string]struct {
 		config  func(*Config)
 		prepare func(*fixture)
 		do      func(*fixture)
 		asked   int
 	}{
-		"a call":                       {nil, nil, func(b *fixture) { checked(b, named); checked(b, named) }, 2},
-		"a check of the loop":          {nil, nil, func(b *fixture) { checked(b, unnamed) }, 0},
-		"a heal of the loop":           {nil, nil, func(b *fixture) { b.heal(unnamed); b.heal(unnamed) }, 1},
-		"a heal after another mount":   {nil, nil, func(b *fixture) { b.heal(unnamed); onOtherMounts(b); b.heal(unnamed) }, 2},
-		"by the clock":                 {func(c *Config) { c.LookupInterval = time.Hour }, nil, func(b *fixture) { checked(b, unnamed); checked(b, unnamed) }, 1},
-		"the last answer was an error": {nil, func(b *fixture) { b.lookup.Errno = syscall.EIO }, func(b *fixture) { checked(b, named); checked(b, unnamed) }, 2},
-		"the answer came late": {nil, func(b *fixture) {
-			b.answers[served] = node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true, Late: 1}}
-		}, func(b *fixture) { checked(b, unnamed) }, 1},
-		"the root does not answer": {nil, func(b *fixture) {
-			b.answers[served] = node.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
-		}, func(b *fixture) { checked(b, named) }, 0},
-		"a driver that is not asked": {func(c *Config) { c.NoLookup = []string{driver} }, nil, func(b *fixture) { checked(b, named) }, 0},
-		"no FUSE": {nil, func(b *fixture) {
-			b.change(podA, func(m *facts.Mount) { m.FSType = "nfs4" })
-			b.change(staging, func(m *facts.Mount) { m.FSType = "nfs4" })
-		}, func(b *fixture) { checked(b, named) }, 0},
+		"a call":                       {do: func(b *fixture) { checked(b, named); checked(b, named) }, asked: 2},
+		"a check of the loop":          {do: func(b *fixture) { checked(b, unnamed) }},
+		"a heal of the loop":           {do: func(b *fixture) { b.heal(unnamed); b.heal(unnamed) }, asked: 1},
+		"a heal after another mount":   {do: func(b *fixture) { b.heal(unnamed); onOtherMounts(b); b.heal(unnamed) }, asked: 2},
+		"by the clock":                 {config: func(c *Config) { c.LookupInterval = time.Hour }, do: func(b *fixture) { checked(b, unnamed); checked(b, unnamed) }, asked: 1},
+		"the last answer was an error": {prepare: func(b *fixture) { b.lookup.Errno = syscall.EIO }, do: func(b *fixture) { checked(b, named); checked(b, unnamed) }, asked: 2},
+		"the answer came late": {
+			prepare: rootAnswers(node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true, Late: 1}}),
+			do:      func(b *fixture) { checked(b, unnamed) },
+			asked:   1,
+		},
+		"the root does not answer": {
+			prepare: rootAnswers(node.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}),
+			do:      func(b *fixture) { checked(b, named) },
+		},
+		"a driver that is not asked": {config: func(c *Config) { c.NoLookup = []string{driver} }, do: func(b *fixture) { checked(b, named) }},
+		"no FUSE": {
+			prepare: func(b *fixture) {
+				b.change(podA, func(m *facts.Mount) { m.FSType = "nfs4" })
+				b.change(staging, func(m *facts.Mount) { m.FSType = "nfs4" })
+			},
+			do: func(b *fixture) { checked(b, named) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var changes []func(*Config)

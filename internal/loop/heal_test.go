@@ -567,13 +567,13 @@ func TestDeviceNodeEvent(t *testing.T) {
 // How long a volume was abnormal is counted when it is found healthy, with what healed it.
 func TestRecovered(t *testing.T) {
 	for name, tc := range map[string]struct {
-		action Action
-		after  time.Duration // until it passes by itself; zero: it does not
-		least  time.Duration
-		healed bool
+		action      Action
+		passesAfter time.Duration // until it passes by itself; zero: it does not
+		sickAtLeast time.Duration
+		healed      bool
 	}{
-		"healed by the loop": {Heal, 0, confirmAfter, true},
-		"passes by itself":   {Observe, 2 * time.Minute, 119 * time.Second, false},
+		"healed by the loop": {action: Heal, sickAtLeast: confirmAfter, healed: true},
+		"passes by itself":   {action: Observe, passesAfter: 2 * time.Minute, sickAtLeast: 119 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := acting(1)
@@ -581,13 +581,14 @@ func TestRecovered(t *testing.T) {
 			run(t, n, func() {
 				time.Sleep(2 * time.Minute)
 				n.breaks("v0", fault{reason: healer.NotMounted})
-				if tc.after > 0 {
-					time.Sleep(tc.after)
+				if tc.passesAfter > 0 {
+					time.Sleep(tc.passesAfter)
 					n.do(func() { delete(n.faults, "v0") })
 				}
 				time.Sleep(5 * time.Minute)
 				n.do(func() {
-					if len(n.recovered) != 1 || n.recovered[0].healed != tc.healed || n.recovered[0].after < tc.least || n.recovered[0].after > tc.least+70*time.Second {
+					if len(n.recovered) != 1 || n.recovered[0].healed != tc.healed ||
+						n.recovered[0].after < tc.sickAtLeast || n.recovered[0].after > tc.sickAtLeast+70*time.Second {
 						t.Errorf("recovered: %v", n.recovered)
 					}
 				})

@@ -97,12 +97,15 @@ var driverIsAwayExamples = map[string]struct {
 	told   bool
 	within time.Duration
 }{
-	"one":           {1, fault{err: healer.ErrDriverAway}, true, time.Second},
-	"many":          {20, fault{err: healer.ErrDriverAway}, true, 3 * time.Second},
-	"not ready":     {20, fault{away: true}, true, 3 * time.Second},
-	"one, untold":   {1, fault{err: healer.ErrDriverAway}, false, 6 * time.Second},
-	"many, untold":  {20, fault{err: healer.ErrDriverAway}, false, 10 * time.Second},
-	"also of a row": {20, fault{err: fmt.Errorf("restage: %w", errors.Join(healer.ErrDriverAway, syscall.ECONNREFUSED))}, true, 3 * time.Second},
+	"one":          {count: 1, fault: fault{err: healer.ErrDriverAway}, told: true, within: time.Second},
+	"many":         {count: 20, fault: fault{err: healer.ErrDriverAway}, told: true, within: 3 * time.Second},
+	"not ready":    {count: 20, fault: fault{away: true}, told: true, within: 3 * time.Second},
+	"one, untold":  {count: 1, fault: fault{err: healer.ErrDriverAway}, within: 6 * time.Second},
+	"many, untold": {count: 20, fault: fault{err: healer.ErrDriverAway}, within: 10 * time.Second},
+	"also of a row": {
+		count: 20, fault: fault{err: fmt.Errorf("restage: %w", errors.Join(healer.ErrDriverAway, syscall.ECONNREFUSED))}, told: true,
+		within: 3 * time.Second,
+	},
 }
 
 // A driver at whose socket nobody listens, or whose pod is not ready, was not tried: when it is

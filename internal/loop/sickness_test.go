@@ -113,14 +113,14 @@ func TestSickVolumesThatAreGone(t *testing.T) {
 // A heal that tried something and had no answer counts as one that failed.
 func TestHealWithoutAnAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
-		err         error
-		least, most int
-		left        healer.LeftReason
+		err             error
+		atLeast, atMost int
+		left            healer.LeftReason
 	}{
-		"secrets refused":   {&healer.Error{Kind: healer.KindUnauthenticated, Text: "step"}, 2, 2, healer.PermissionMissing},
-		"what came after":   {healer.Failed("observe", errors.New("what?")), 40, 60, ""},
-		"the disk is going": {healer.Failed("observe", syscall.ENODEV), 1, 1, healer.TerminalError},
-		"a panic":           {healer.Failed("internal error, see the log", nil), 40, 60, ""},
+		"secrets refused":   {err: &healer.Error{Kind: healer.KindUnauthenticated, Text: "step"}, atLeast: 2, atMost: 2, left: healer.PermissionMissing},
+		"what came after":   {err: healer.Failed("observe", errors.New("what?")), atLeast: 40, atMost: 60},
+		"the disk is going": {err: healer.Failed("observe", syscall.ENODEV), atLeast: 1, atMost: 1, left: healer.TerminalError},
+		"a panic":           {err: healer.Failed("internal error, see the log", nil), atLeast: 40, atMost: 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := acting(1)
@@ -135,8 +135,8 @@ func TestHealWithoutAnAnswer(t *testing.T) {
 				start := time.Now()
 				n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("no")})
 				time.Sleep(10 * time.Hour)
-				if got := n.healsOf("v0", start); len(got) < tc.least || len(got) > tc.most {
-					t.Errorf("healed at %v, want %d to %d times", got, tc.least, tc.most)
+				if got := n.healsOf("v0", start); len(got) < tc.atLeast || len(got) > tc.atMost {
+					t.Errorf("healed at %v, want %d to %d times", got, tc.atLeast, tc.atMost)
 				}
 				synctest.Wait()
 				if left := n.loop.known.all[0].sick.leftAlone(); left.Reason != tc.left || (left.Detail == "") != (tc.left == "") {

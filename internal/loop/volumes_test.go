@@ -21,13 +21,13 @@ func TestMountsOfANewSuperblock(t *testing.T) {
 		changed int
 		unknown bool
 	}{
-		{"mounted", []facts.Mount{at("/a", 1, fuse)}, 1, true},
-		{"the same", []facts.Mount{at("/a", 1, fuse)}, 0, false},
-		{"bound", []facts.Mount{at("/a", 1, fuse), at("/b", 2, fuse)}, 1, false},
-		{"unbound where it was first", []facts.Mount{at("/b", 2, fuse)}, 1, false},
-		{"unmounted, and another one mounted", []facts.Mount{at("/b", 3, fuse)}, 1, true},
-		{"one more", []facts.Mount{at("/b", 3, fuse), at("/a", 4, other)}, 1, true},
-		{"none", nil, 2, false},
+		{what: "mounted", mounts: []facts.Mount{at("/a", 1, fuse)}, changed: 1, unknown: true},
+		{what: "the same", mounts: []facts.Mount{at("/a", 1, fuse)}},
+		{what: "bound", mounts: []facts.Mount{at("/a", 1, fuse), at("/b", 2, fuse)}, changed: 1},
+		{what: "unbound where it was first", mounts: []facts.Mount{at("/b", 2, fuse)}, changed: 1},
+		{what: "unmounted, and another one mounted", mounts: []facts.Mount{at("/b", 3, fuse)}, changed: 1, unknown: true},
+		{what: "one more", mounts: []facts.Mount{at("/b", 3, fuse), at("/a", 4, other)}, changed: 1, unknown: true},
+		{what: "none", changed: 2},
 	} {
 		if changed, unknown := vs.syncMounts(look.mounts); len(changed) != look.changed || unknown != look.unknown {
 			t.Errorf("%s: %d changed, unknown: %t", look.what, len(changed), unknown)
