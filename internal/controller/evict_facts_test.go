@@ -214,11 +214,26 @@ func TestEvictionsThatWaitCostLittle(t *testing.T) {
 		calls, passes int
 		lists         []string
 	}{
-		"a driver that is not allowed":              {func(w *evictWorld) { must(w.t, w.api.Update(w.ctx, theSettings("drivers: [another]\n"))) }, "not among the drivers", 0, 1, []string{}},
-		"a silent node":                             {func(w *evictWorld) { w.node.answer = &silent }, "did not answer: silent", 90, 90, []string{"*v1.PodList"}},
-		"a node that is silent of the staging path": {func(w *evictWorld) { w.node.staging = &silent }, "did not say whether it has the volume staged: silent", 180, 90, nil},
-		"a node that is silent of another volume":   {func(w *evictWorld) { w.another("second"); w.node.silentOthers = &silent }, "did not answer: claim second: silent", 180, 90, []string{"*v1.PodList"}},
-		"a node that others ask":                    {func(w *evictWorld) { w.reconciler.calls.take("node-1") }, "other jobs ask the node", 0, 90, []string{"*v1.PodList"}},
+		"a driver that is not allowed": {
+			change: func(w *evictWorld) { must(w.t, w.api.Update(w.ctx, theSettings("drivers: [another]\n"))) },
+			why:    "not among the drivers", passes: 1, lists: []string{},
+		},
+		"a silent node": {
+			change: func(w *evictWorld) { w.node.answer = &silent },
+			why:    "did not answer: silent", calls: 90, passes: 90, lists: []string{"*v1.PodList"},
+		},
+		"a node that is silent of the staging path": {
+			change: func(w *evictWorld) { w.node.staging = &silent },
+			why:    "did not say whether it has the volume staged: silent", calls: 180, passes: 90,
+		},
+		"a node that is silent of another volume": {
+			change: func(w *evictWorld) { w.another("second"); w.node.silentOthers = &silent },
+			why:    "did not answer: claim second: silent", calls: 180, passes: 90, lists: []string{"*v1.PodList"},
+		},
+		"a node that others ask": {
+			change: func(w *evictWorld) { w.reconciler.calls.take("node-1") },
+			why:    "other jobs ask the node", passes: 90, lists: []string{"*v1.PodList"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -79,13 +79,22 @@ func TestJobsOfOthersAlone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		job, after string
 		// set reports whether the setting is changed now.
-		set    func(*evictWorld) bool
-		result v1alpha1.Result
-		reason string
+		changesNow func(*evictWorld) bool
+		result     v1alpha1.Result
+		reason     string
 	}{
-		"its own":                  {"evict-claim-uid", "2m", func(*evictWorld) bool { return true }, v1alpha1.ResultFailed, ReasonEvictionRefused},
-		"its own, which has begun": {"evict-claim-uid", "0s", func(w *evictWorld) bool { return w.taintValue() != "" }, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"somebody's":               {"job", "2m", func(*evictWorld) bool { return true }, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"its own": {
+			job: "evict-claim-uid", after: "2m", changesNow: func(*evictWorld) bool { return true },
+			result: v1alpha1.ResultFailed, reason: ReasonEvictionRefused,
+		},
+		"its own, which has begun": {
+			job: "evict-claim-uid", after: "0s", changesNow: func(w *evictWorld) bool { return w.taintValue() != "" },
+			result: v1alpha1.ResultSucceeded, reason: ReasonHealthy,
+		},
+		"somebody's": {
+			job: "job", after: "2m", changesNow: func(*evictWorld) bool { return true },
+			result: v1alpha1.ResultSucceeded, reason: ReasonHealthy,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -97,7 +106,7 @@ func TestJobsOfOthersAlone(t *testing.T) {
 					w.searches("ns")
 				}
 				w.kubelet = func() {
-					if tt.set(w) {
+					if tt.changesNow(w) {
 						must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nautomatic: false\nafter: "+tt.after)))
 					}
 					w.kubeletEnds()

@@ -43,26 +43,37 @@ func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
 
 // TestTriesFollowTheTiers: the jitter adds up to a tenth.
 func TestTriesFollowTheTiers(t *testing.T) {
-	none := []int(nil)
 	notChecked := failed(gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), nil)
 	for name, tc := range map[string]struct {
 		answers []outcome
 		limit   int32
 		waits   []int
-		result  v1alpha1.Result
-		reason  string
+		// The reason with which the job is complete, or failed.
+		complete, failed string
 	}{
-		"healed at the second try":  {[]outcome{answered(true, "", true), answered(false, "", true)}, 6, []int{60}, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"stays abnormal":            {[]outcome{answered(true, "", true)}, 6, []int{60, 120, 240}, v1alpha1.ResultFailed, ReasonAbnormal},
-		"abnormal when checked":     {[]outcome{answered(true, "", false)}, 6, none, v1alpha1.ResultSucceeded, ReasonAbnormal},
-		"transient":                 {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 4, []int{1, 2, 4, 8}, v1alpha1.ResultFailed, ReasonNodeNotReady},
-		"no other try":              {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 0, none, v1alpha1.ResultFailed, ReasonNodeNotReady},
-		"terminal":                  {[]outcome{hindered(ReasonDisabled, final, "")}, 6, none, v1alpha1.ResultFailed, ReasonDisabled},
-		"rights":                    {[]outcome{hindered(ReasonCredentialsRefused, distrusted, "")}, 6, []int{30}, v1alpha1.ResultFailed, ReasonCredentialsRefused},
-		"the gateway could not ask": {[]outcome{notChecked}, 3, []int{1, 2, 4}, v1alpha1.ResultFailed, ReasonCallerNotChecked},
-		"its outage ended":          {[]outcome{notChecked, notChecked, notChecked, answered(false, "", true)}, 6, []int{1, 2, 4}, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"the server asks for time":  {[]outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "", true)}, 6, []int{40}, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"the deadline":              {[]outcome{{class: passing, after: 250 * time.Second, reason: ReasonVolumeBusy}}, 60, []int{250, 250}, v1alpha1.ResultFailed, ReasonVolumeBusy},
+		"healed at the second try": {
+			answers: []outcome{answered(true, "", true), answered(false, "", true)}, limit: 6,
+			waits: []int{60}, complete: ReasonHealthy,
+		},
+		"stays abnormal":            {answers: []outcome{answered(true, "", true)}, limit: 6, waits: []int{60, 120, 240}, failed: ReasonAbnormal},
+		"abnormal when checked":     {answers: []outcome{answered(true, "", false)}, limit: 6, complete: ReasonAbnormal},
+		"transient":                 {answers: []outcome{hindered(ReasonNodeNotReady, passing, "")}, limit: 4, waits: []int{1, 2, 4, 8}, failed: ReasonNodeNotReady},
+		"no other try":              {answers: []outcome{hindered(ReasonNodeNotReady, passing, "")}, failed: ReasonNodeNotReady},
+		"terminal":                  {answers: []outcome{hindered(ReasonDisabled, final, "")}, limit: 6, failed: ReasonDisabled},
+		"rights":                    {answers: []outcome{hindered(ReasonCredentialsRefused, distrusted, "")}, limit: 6, waits: []int{30}, failed: ReasonCredentialsRefused},
+		"the gateway could not ask": {answers: []outcome{notChecked}, limit: 3, waits: []int{1, 2, 4}, failed: ReasonCallerNotChecked},
+		"its outage ended": {
+			answers: []outcome{notChecked, notChecked, notChecked, answered(false, "", true)}, limit: 6,
+			waits: []int{1, 2, 4}, complete: ReasonHealthy,
+		},
+		"the server asks for time": {
+			answers: []outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "", true)}, limit: 6,
+			waits: []int{40}, complete: ReasonHealthy,
+		},
+		"the deadline": {
+			answers: []outcome{{class: passing, after: 250 * time.Second, reason: ReasonVolumeBusy}}, limit: 60,
+			waits: []int{250, 250}, failed: ReasonVolumeBusy,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -73,11 +84,11 @@ func TestTriesFollowTheTiers(t *testing.T) {
 				job = w.run("job")
 				got := w.nodes.waits()
 				fits := slices.EqualFunc(got, tc.waits, func(got, want int) bool { return got >= want-1 && got <= want+want/10+1 })
-				kind := v1alpha1.ConditionFailed
-				if tc.result == v1alpha1.ResultSucceeded {
-					kind = v1alpha1.ConditionComplete
+				result, kind := v1alpha1.ResultFailed, v1alpha1.ConditionFailed
+				if tc.complete != "" {
+					result, kind = v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete
 				}
-				if !fits || job.Status.Result != tc.result || condition(job, kind).Reason != tc.reason {
+				if !fits || job.Status.Result != result || condition(job, kind).Reason != tc.complete+tc.failed {
 					t.Errorf("waited %v, want %v; got %+v", got, tc.waits, job.Status)
 				}
 			})

@@ -80,17 +80,17 @@ func TestErrorsHaveTheServersClass(t *testing.T) {
 		tier   api.Tier
 		after  float64
 	}{
-		"the server's":  {detailed.Err(), ReasonOperationFailed, api.Retriable, 60},
-		"not checked":   {gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), ReasonCallerNotChecked, api.Transient, 1},
-		"no server":     {gatewayError(t, codes.Aborted, "NODE_HEALER_UNREACHABLE"), ReasonNodeHealerUnreachable, api.Transient, 1},
-		"of another":    {foreign.Err(), ReasonGatewayUnreachable, api.Transient, 0},
-		"unreachable":   {status.Error(codes.Unavailable, ""), ReasonGatewayUnreachable, api.Transient, 0},
-		"too late":      {status.Error(codes.DeadlineExceeded, ""), ReasonTimedOut, api.Transient, 0},
-		"busy":          {status.Error(codes.Aborted, ""), ReasonVolumeBusy, api.Transient, 0},
-		"no rights":     {status.Error(codes.Unauthenticated, ""), ReasonCredentialsRefused, api.Terminal, 0},
-		"not offered":   {status.Error(codes.Unimplemented, ""), ReasonDisabled, api.Terminal, 0},
-		"no such":       {status.Error(codes.NotFound, ""), ReasonVolumeNotFound, api.Terminal, 0},
-		"anything else": {status.Error(codes.DataLoss, ""), ReasonOperationFailed, api.Terminal, 0},
+		"the server's":  {err: detailed.Err(), reason: ReasonOperationFailed, tier: api.Retriable, after: 60},
+		"not checked":   {err: gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), reason: ReasonCallerNotChecked, tier: api.Transient, after: 1},
+		"no server":     {err: gatewayError(t, codes.Aborted, "NODE_HEALER_UNREACHABLE"), reason: ReasonNodeHealerUnreachable, tier: api.Transient, after: 1},
+		"of another":    {err: foreign.Err(), reason: ReasonGatewayUnreachable, tier: api.Transient},
+		"unreachable":   {err: status.Error(codes.Unavailable, ""), reason: ReasonGatewayUnreachable, tier: api.Transient},
+		"too late":      {err: status.Error(codes.DeadlineExceeded, ""), reason: ReasonTimedOut, tier: api.Transient},
+		"busy":          {err: status.Error(codes.Aborted, ""), reason: ReasonVolumeBusy, tier: api.Transient},
+		"no rights":     {err: status.Error(codes.Unauthenticated, ""), reason: ReasonCredentialsRefused, tier: api.Terminal},
+		"not offered":   {err: status.Error(codes.Unimplemented, ""), reason: ReasonDisabled, tier: api.Terminal},
+		"no such":       {err: status.Error(codes.NotFound, ""), reason: ReasonVolumeNotFound, tier: api.Terminal},
+		"anything else": {err: status.Error(codes.DataLoss, ""), reason: ReasonOperationFailed, tier: api.Terminal},
 	} {
 		o := failed(tc.err, nil)
 		if o.reason != tc.reason || o.class.Tier != tc.tier || o.after.Seconds() != tc.after || o.code != status.Code(tc.err).String() || o.abnormal != nil {

@@ -257,23 +257,26 @@ func TestOnlyTheContractsCodes(t *testing.T) {
 
 func TestCallersAreAuthorized(t *testing.T) {
 	for name, tc := range map[string]struct {
-		token string
-		told  string // of the caller, to the server
-		row   StatusRow
-		says  string // to the caller
+		token  string
+		told   string // of the caller, to the server
+		status StatusRow
+		says   string // to the caller
 	}{
-		"healing":          {token: healing, told: healing + " heal"},
-		"checking":         {token: checking, told: checking + " check"}, // answered, and nothing is healed
-		"neither":          {nothing, "", credentialsRefused, "may.nothing may not heal on node node-1"},
-		"no token":         {"", "", credentialsRefused, "no bearer token"},
-		"no such token":    {"a.b.c", "", credentialsRefused, "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
-		"another node's":   {otherNode, "", credentialsRefused, `is for another audience: this server takes tokens for ["node-healer.csi-addons.io/node-1"]`},
-		"the API server's": {forAPI, "", credentialsRefused, "is for another audience"},
-		"another audience": {"other.audience", "", credentialsRefused, "is for another audience"},
-		"the API is gone":  {"outage", "", callerNotChecked, "cannot be asked about callers now"},
-		"it went between":  {rightsOutage, "", callerNotChecked, "cannot be asked about callers now"},
-		"too many tokens":  {"too.many", "", callerNotChecked, "too many tokens"},
-		"it denies us":     {"denied", "", credentialsRefused, "does not let the gateway ask about callers"},
+		"healing":       {token: healing, told: healing + " heal"},
+		"checking":      {token: checking, told: checking + " check"}, // answered, and nothing is healed
+		"neither":       {token: nothing, status: credentialsRefused, says: "may.nothing may not heal on node node-1"},
+		"no token":      {status: credentialsRefused, says: "no bearer token"},
+		"no such token": {token: "a.b.c", status: credentialsRefused, says: "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
+		"another node's": {
+			token: otherNode, status: credentialsRefused,
+			says: `is for another audience: this server takes tokens for ["node-healer.csi-addons.io/node-1"]`,
+		},
+		"the API server's": {token: forAPI, status: credentialsRefused, says: "is for another audience"},
+		"another audience": {token: "other.audience", status: credentialsRefused, says: "is for another audience"},
+		"the API is gone":  {token: "outage", status: callerNotChecked, says: "cannot be asked about callers now"},
+		"it went between":  {token: rightsOutage, status: callerNotChecked, says: "cannot be asked about callers now"},
+		"too many tokens":  {token: "too.many", status: callerNotChecked, says: "too many tokens"},
+		"it denies us":     {token: "denied", status: credentialsRefused, says: "does not let the gateway ask about callers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, TLS{})
@@ -283,7 +286,7 @@ func TestCallersAreAuthorized(t *testing.T) {
 			case tc.says == "" && (err != nil || answer.GetMessage() != "healthy: v"):
 				t.Errorf("got %v, %v", answer, err)
 			case tc.says != "":
-				tc.row.sees(t, err, tc.says)
+				tc.status.sees(t, err, tc.says)
 			}
 			if got := w.server.told(); got != tc.told {
 				t.Errorf("the server was told %q, want %q", got, tc.told)

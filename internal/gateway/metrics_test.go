@@ -82,18 +82,18 @@ func TestMetrics(t *testing.T) {
 		code                int
 		text                string
 	}{
-		{"/metrics", "Bearer " + checking, http.StatusOK, "asked for /metrics"},
-		{"/metrics", "Bearer " + nothing, http.StatusForbidden, nothing + " may not get /metrics"},
-		{"/metrics", "Bearer made-up", http.StatusUnauthorized, "[redacted]"},
-		{"/metrics", "", http.StatusUnauthorized, "no bearer token"},
+		{path: "/metrics", authorization: "Bearer " + checking, code: http.StatusOK, text: "asked for /metrics"},
+		{path: "/metrics", authorization: "Bearer " + nothing, code: http.StatusForbidden, text: nothing + " may not get /metrics"},
+		{path: "/metrics", authorization: "Bearer made-up", code: http.StatusUnauthorized, text: "[redacted]"},
+		{path: "/metrics", code: http.StatusUnauthorized, text: "no bearer token"},
 		// Whether the token is good is not known: 401 would have it replaced.
-		{"/metrics", "Bearer outage", http.StatusServiceUnavailable, "try again"},
-		{"/metrics", "Bearer " + rightsOutage, http.StatusServiceUnavailable, "try again"},
-		{"/metrics", "Bearer denied", http.StatusServiceUnavailable, "does not let the gateway ask"},
-		{"/healthz", "", http.StatusOK, "ok"},
-		{"/readyz", "", http.StatusOK, "ok"},
-		{"/debug/pprof/", "Bearer " + checking, http.StatusNotFound, ""},
-		{"/metrics/../debug/pprof/heap", "Bearer " + checking, http.StatusNotFound, ""},
+		{path: "/metrics", authorization: "Bearer outage", code: http.StatusServiceUnavailable, text: "try again"},
+		{path: "/metrics", authorization: "Bearer " + rightsOutage, code: http.StatusServiceUnavailable, text: "try again"},
+		{path: "/metrics", authorization: "Bearer denied", code: http.StatusServiceUnavailable, text: "does not let the gateway ask"},
+		{path: "/healthz", code: http.StatusOK, text: "ok"},
+		{path: "/readyz", code: http.StatusOK, text: "ok"},
+		{path: "/debug/pprof/", authorization: "Bearer " + checking, code: http.StatusNotFound},
+		{path: "/metrics/../debug/pprof/heap", authorization: "Bearer " + checking, code: http.StatusNotFound},
 	} {
 		answer, text := get(tc.path, tc.authorization)
 		if answer.StatusCode != tc.code || !strings.Contains(text, tc.text) {
