@@ -32,20 +32,20 @@ func TestParseLoop(t *testing.T) {
 // The first rule that fits the node counts, else the flag; settings that cannot be read
 // let the loop observe at most.
 func TestLoopByNode(t *testing.T) {
-	const canary = "- {nodeSelector: {canary: \"true\"}, loop: heal}"
+	const canary = `- {nodeSelector: {canary: "true"}, loop: heal}`
 	for name, tc := range map[string]struct {
 		settings string
 		labels   map[string]string
 		flag     string
 		want     string
 	}{
-		"no settings":      {"", nil, LoopHeal, LoopHeal},
-		"a canary":         {canary, map[string]string{"canary": "true"}, LoopObserve, LoopHeal},
-		"no such label":    {"- {nodeSelector: {canary: \"\"}, loop: heal}", map[string]string{"other": ""}, LoopObserve, LoopObserve},
-		"another node":     {canary, map[string]string{"canary": "false"}, LoopObserve, LoopObserve},
-		"the first counts": {canary + "\n- loop: off", nil, LoopHeal, LoopOff},
-		"bad settings":     {"- loop: mend", nil, LoopHeal, LoopObserve},
-		"bad, and off":     {"- loop: mend", nil, LoopOff, LoopOff},
+		"no settings":      {flag: LoopHeal, want: LoopHeal},
+		"a canary":         {settings: canary, labels: map[string]string{"canary": "true"}, flag: LoopObserve, want: LoopHeal},
+		"no such label":    {settings: `- {nodeSelector: {canary: ""}, loop: heal}`, labels: map[string]string{"other": ""}, flag: LoopObserve, want: LoopObserve},
+		"another node":     {settings: canary, labels: map[string]string{"canary": "false"}, flag: LoopObserve, want: LoopObserve},
+		"the first counts": {settings: canary + "\n- loop: off", flag: LoopHeal, want: LoopOff},
+		"bad settings":     {settings: "- loop: mend", flag: LoopHeal, want: LoopObserve},
+		"bad, and off":     {settings: "- loop: mend", flag: LoopOff, want: LoopOff},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -62,14 +62,14 @@ func TestParseSelfRepair(t *testing.T) {
 		reason healer.Reason
 		left   bool
 	}{
-		"nothing said":        {"", "csi.juicefs.com", healer.Disconnected, true},
-		"a new driver":        {"fuse.csi.fluid.io: [Disconnected]", "fuse.csi.fluid.io", healer.Disconnected, true},
-		"the others stay":     {"fuse.csi.fluid.io: [Disconnected]", "csi.juicefs.com", healer.Disconnected, true},
-		"other reasons":       {"csi.juicefs.com: [NotMounted]", "csi.juicefs.com", healer.NotMounted, true},
-		"instead of those":    {"csi.juicefs.com: [NotMounted]", "csi.juicefs.com", healer.Disconnected, false},
-		"off the list":        {"csi.juicefs.com: []", "csi.juicefs.com", healer.Disconnected, false},
-		"off by nothing":      {"csi.juicefs.com:", "csi.juicefs.com", healer.Disconnected, false},
-		"several, as a block": {"a:\n- IOError\n- Frozen\nb: []\n", "a", healer.Frozen, true},
+		"nothing said":        {driver: "csi.juicefs.com", reason: healer.Disconnected, left: true},
+		"a new driver":        {text: "fuse.csi.fluid.io: [Disconnected]", driver: "fuse.csi.fluid.io", reason: healer.Disconnected, left: true},
+		"the others stay":     {text: "fuse.csi.fluid.io: [Disconnected]", driver: "csi.juicefs.com", reason: healer.Disconnected, left: true},
+		"other reasons":       {text: "csi.juicefs.com: [NotMounted]", driver: "csi.juicefs.com", reason: healer.NotMounted, left: true},
+		"instead of those":    {text: "csi.juicefs.com: [NotMounted]", driver: "csi.juicefs.com", reason: healer.Disconnected},
+		"off the list":        {text: "csi.juicefs.com: []", driver: "csi.juicefs.com", reason: healer.Disconnected},
+		"off by nothing":      {text: "csi.juicefs.com:", driver: "csi.juicefs.com", reason: healer.Disconnected},
+		"several, as a block": {text: "a:\n- IOError\n- Frozen\nb: []\n", driver: "a", reason: healer.Frozen, left: true},
 	} {
 		s, err := parseSelfRepair(tc.text)
 		if err != nil {

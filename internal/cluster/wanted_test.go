@@ -24,7 +24,10 @@ type scene struct {
 
 func newScene() *scene {
 	pv, claim := kubetest.Volume("pv-1")
-	return &scene{pv, claim, kubetest.Pod("app", claim), volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-1"}}
+	return &scene{
+		pv: pv, claim: claim, pod: kubetest.Pod("app", claim),
+		name: volumeName{driver: kubetest.DriverName, handle: kubetest.Handle, directory: "pv-1"},
+	}
 }
 
 // play puts the objects into the API, except those that are nil.

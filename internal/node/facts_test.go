@@ -14,30 +14,44 @@ import (
 
 // disks are devices as sysfs shows them, by what keeps them from being kept.
 var disks = map[string]struct {
-	dev  facts.Dev
-	dir  string
-	text map[string]string
-	kept bool
+	dev        facts.Dev
+	dir        string
+	attributes map[string]string
+	kept       bool
 }{
-	"a plain disk": {facts.Dev{Major: 253, Minor: 0}, "devices/virtual/block/zram0", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, true},
-	"no sequence":  {facts.Dev{Major: 253, Minor: 0}, "devices/virtual/block/zram0", map[string]string{"wwid": "w1", "size": "8", "ro": "0"}, false},
+	"a plain disk": {
+		dev: facts.Dev{Major: 253, Minor: 0}, dir: "devices/virtual/block/zram0",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"},
+		kept:       true,
+	},
+	"no sequence": {
+		dev: facts.Dev{Major: 253, Minor: 0}, dir: "devices/virtual/block/zram0",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0"},
+	},
 	"a SCSI disk": {
-		facts.Dev{Major: 8, Minor: 16},
-		"devices/pci0/host2/target2/block/sdb",
-		map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "device/state": "running"},
-		false,
+		dev: facts.Dev{Major: 8, Minor: 16}, dir: "devices/pci0/host2/target2/block/sdb",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "device/state": "running"},
 	},
 	"a SCSI disk whose path is not told": {
-		facts.Dev{Major: 8, Minor: 16}, "devices/pci0/host2/target2/block/sdb", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, false,
+		dev: facts.Dev{Major: 8, Minor: 16}, dir: "devices/pci0/host2/target2/block/sdb",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"},
 	},
-	"an NVMe disk": {facts.Dev{Major: 259, Minor: 0}, "devices/pci0/nvme/nvme0/nvme0n1", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, false},
-	"a mapping":    {facts.Dev{Major: 252, Minor: 0}, "devices/virtual/block/dm-0", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "dm/uuid": "LVM-x"}, false},
-	"a partition":  {facts.Dev{Major: 253, Minor: 1}, "devices/virtual/block/zram0/zram0p1", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "partition": "1"}, false},
+	"an NVMe disk": {
+		dev: facts.Dev{Major: 259, Minor: 0}, dir: "devices/pci0/nvme/nvme0/nvme0n1",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"},
+	},
+	"a mapping": {
+		dev: facts.Dev{Major: 252, Minor: 0}, dir: "devices/virtual/block/dm-0",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "dm/uuid": "LVM-x"},
+	},
+	"a partition": {
+		dev: facts.Dev{Major: 253, Minor: 1}, dir: "devices/virtual/block/zram0/zram0p1",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "partition": "1"},
+	},
 	"a loop device": {
-		facts.Dev{Major: 7, Minor: 3},
-		"devices/virtual/block/loop3",
-		map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "loop/backing_file": "/img"},
-		true,
+		dev: facts.Dev{Major: 7, Minor: 3}, dir: "devices/virtual/block/loop3",
+		attributes: map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "loop/backing_file": "/img"},
+		kept:       true,
 	},
 }
 
@@ -68,7 +82,7 @@ func nodeOf(t *testing.T, dev facts.Dev, dir string, text map[string]string) (n 
 func TestIdentityOfAnotherDisk(t *testing.T) {
 	for name, d := range disks {
 		t.Run(name, func(t *testing.T) {
-			n, write := nodeOf(t, d.dev, d.dir, maps.Clone(d.text))
+			n, write := nodeOf(t, d.dev, d.dir, maps.Clone(d.attributes))
 			open := facts.OpenedDevice{Open: true, DiskSeq: 5, Size: 4096}
 			if name == "no sequence" {
 				open.DiskSeq = 0
@@ -101,7 +115,7 @@ func TestIdentityOfAnotherDisk(t *testing.T) {
 // The open device is asked each time: its size and protection are never old.
 func TestStateOfAKeptDevice(t *testing.T) {
 	d := disks["a plain disk"]
-	n, _ := nodeOf(t, d.dev, d.dir, d.text)
+	n, _ := nodeOf(t, d.dev, d.dir, d.attributes)
 	for _, opened := range []facts.OpenedDevice{
 		{Open: true, DiskSeq: 5, Size: 4096}, {Open: true, DiskSeq: 5, Size: 1 << 30, ReadOnly: true}, {Open: true, DiskSeq: 5, Size: 512},
 	} {
@@ -116,7 +130,7 @@ func TestStateOfAKeptDevice(t *testing.T) {
 
 func TestBackingOfAKeptDevice(t *testing.T) {
 	d := disks["a loop device"]
-	n, write := nodeOf(t, d.dev, d.dir, d.text)
+	n, write := nodeOf(t, d.dev, d.dir, d.attributes)
 	open := facts.OpenedDevice{Open: true, DiskSeq: 5}
 	for text, want := range map[string]bool{"/img": false, "/img (deleted)": true, "/other": false} {
 		write("loop/backing_file", text)
@@ -129,7 +143,7 @@ func TestBackingOfAKeptDevice(t *testing.T) {
 
 func TestDeviceThatIsGone(t *testing.T) {
 	d := disks["a plain disk"]
-	n, _ := nodeOf(t, d.dev, d.dir, d.text)
+	n, _ := nodeOf(t, d.dev, d.dir, d.attributes)
 	n.BlockDevice(d.dev, facts.OpenedDevice{Open: true, DiskSeq: 5})
 	done(t, os.Remove(filepath.Join(string(n.cfg.Sysfs), "dev/block", d.dev.String())))
 	if got := n.BlockDevice(d.dev, facts.OpenedDevice{}); !got.Missing || got.Known() {
@@ -144,7 +158,7 @@ func TestDeviceThatIsGone(t *testing.T) {
 // nothing of it.
 func TestDeviceWithoutADescriptorLeft(t *testing.T) {
 	d := disks["a plain disk"]
-	n, _ := nodeOf(t, d.dev, d.dir, d.text)
+	n, _ := nodeOf(t, d.dev, d.dir, d.attributes)
 	open := facts.OpenedDevice{Open: true, DiskSeq: 5, Size: 4096}
 	var before unix.Rlimit
 	done(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
@@ -168,8 +182,12 @@ func TestErrorsCountedBy(t *testing.T) {
 		want           uint64
 		none           bool
 	}{
-		{"ext4", "sdb", 3, false}, {"ext3", "sdb", 3, false}, {"ext2", "sdb", 3, false}, // one driver
-		{"xfs", "sdb", 0, true}, {"ext4", "sdc", 0, true}, {"ext4", "", 0, true},
+		{fsType: "ext4", device: "sdb", want: 3},
+		{fsType: "ext3", device: "sdb", want: 3}, // of ext4's driver, too
+		{fsType: "ext2", device: "sdb", want: 3},
+		{fsType: "xfs", device: "sdb", none: true},
+		{fsType: "ext4", device: "sdc", none: true},
+		{fsType: "ext4", none: true},
 	} {
 		e := n.FilesystemErrors(tc.fsType, tc.device)
 		if (e == nil) != tc.none || e != nil && e.Count != tc.want {

@@ -165,34 +165,40 @@ func TestDeadPaths(t *testing.T) {
 		changes map[string]string
 		want    string
 	}{
-		"running":           {"scsi", scsi, nil, ""},
-		"offline":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
-		"transport-offline": {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "transport-offline"}, "sdb transport-offline"},
-		"cancel":            {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "cancel"}, "sdb cancel"},
-		"deleted":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "deleted"}, "sdb deleted"},
-		"blocked":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "blocked"}, ""},
-		"a new word":        {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "tired"}, ""},
-		"no state":          {"scsi", scsi, map[string]string{lun(2, 1) + "/state": ""}, ""},
+		"running":           {tree: "scsi", dev: scsi},
+		"offline":           {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": "offline"}, want: "sdb offline"},
+		"transport-offline": {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": "transport-offline"}, want: "sdb transport-offline"},
+		"cancel":            {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": "cancel"}, want: "sdb cancel"},
+		"deleted":           {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": "deleted"}, want: "sdb deleted"},
+		"blocked":           {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": "blocked"}},
+		"a new word":        {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": "tired"}},
+		"no state":          {tree: "scsi", dev: scsi, changes: map[string]string{lun(2, 1) + "/state": ""}},
 
-		"multipath":             {"multipath", mpath, nil, ""},
-		"multipath, one failed": {"multipath", mpath, map[string]string{lun(4, 3) + "/state": "transport-offline"}, ""},
-		"multipath, all failed": {"multipath", mpath, map[string]string{
+		"multipath":             {tree: "multipath", dev: mpath},
+		"multipath, one failed": {tree: "multipath", dev: mpath, changes: map[string]string{lun(4, 3) + "/state": "transport-offline"}},
+		"multipath, all failed": {tree: "multipath", dev: mpath, changes: map[string]string{
 			lun(2, 1) + "/state": "offline", lun(3, 2) + "/state": "transport-offline",
 			lun(4, 3) + "/state": "transport-offline", lun(5, 4): "",
-		}, "sdb offline, sdc transport-offline, sdd transport-offline, sde gone"},
-		"multipath, one waited for": {"multipath", mpath, map[string]string{
+		}, want: "sdb offline, sdc transport-offline, sdd transport-offline, sde gone"},
+		"multipath, one waited for": {tree: "multipath", dev: mpath, changes: map[string]string{
 			lun(2, 1) + "/state": "blocked", lun(3, 2) + "/state": "offline", lun(4, 3) + "/state": "offline", lun(5, 4): "",
-		}, ""},
-		"multipath, all gone":    {"multipath", mpath, allGone, "sdb gone, sdc gone, sdd gone, sde gone"},
-		"partition on multipath": {"multipath", part, allGone, "sdb gone, sdc gone, sdd gone, sde gone"},
-		"striped over four":      {"multipath", mpath, map[string]string{"devices/virtual/block/dm-0/dm/uuid": "LVM-x", lun(5, 4): ""}, ""},
+		}},
+		"multipath, all gone":    {tree: "multipath", dev: mpath, changes: allGone, want: "sdb gone, sdc gone, sdd gone, sde gone"},
+		"partition on multipath": {tree: "multipath", dev: part, changes: allGone, want: "sdb gone, sdc gone, sdd gone, sde gone"},
+		"striped over four":      {tree: "multipath", dev: mpath, changes: map[string]string{"devices/virtual/block/dm-0/dm/uuid": "LVM-x", lun(5, 4): ""}},
 
-		"NVMe":                   {"nvme", nvme, nil, ""},
-		"NVMe resetting":         {"nvme", nvme, map[string]string{controller + "/state": "resetting"}, ""},
-		"NVMe dead":              {"nvme", nvme, map[string]string{controller + "/state": "dead"}, "nvme0n1 dead"},
-		"NVMe deleted":           {"nvme", nvme, map[string]string{controller + "/state": "deleting (no IO)"}, "nvme0n1 deleting (no IO)"},
-		"native NVMe multipath":  {"nvme-multipath", native, nil, ""},
-		"logical volume on SCSI": {"lvm", facts.Dev{Major: 253, Minor: 1}, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
+		"NVMe":           {tree: "nvme", dev: nvme},
+		"NVMe resetting": {tree: "nvme", dev: nvme, changes: map[string]string{controller + "/state": "resetting"}},
+		"NVMe dead":      {tree: "nvme", dev: nvme, changes: map[string]string{controller + "/state": "dead"}, want: "nvme0n1 dead"},
+		"NVMe deleted": {
+			tree: "nvme", dev: nvme, changes: map[string]string{controller + "/state": "deleting (no IO)"},
+			want: "nvme0n1 deleting (no IO)",
+		},
+		"native NVMe multipath": {tree: "nvme-multipath", dev: native},
+		"logical volume on SCSI": {
+			tree: "lvm", dev: facts.Dev{Major: 253, Minor: 1}, changes: map[string]string{lun(2, 1) + "/state": "offline"},
+			want: "sdb offline",
+		},
 	} {
 		if got := strings.Join(recorded(t, tc.tree, tc.changes).BlockDevice(tc.dev).DeadPaths, ", "); got != tc.want {
 			t.Errorf("%s: got  %q\nwant %q", name, got, tc.want)

@@ -23,25 +23,40 @@ func volData(handle string) []byte {
 func TestLearnVolData(t *testing.T) {
 	type look struct {
 		raw   []byte
-		stamp ops.FileStamp
-		want  string // the handle, empty for nothing
-		knows bool   // at the next look
+		stamp ops.FileStamp // zero: the file is missing, or too new to be known by its stamp
+		want  string        // the handle, empty for nothing
+		knows bool          // at the next look
 	}
-	none := ops.FileStamp{}
+	torn := []byte(`{"driver`)
 	for name, looks := range map[string][]look{
-		"missing":                     {{nil, none, "", false}, {nil, none, "", false}},
-		"unchanged":                   {{volData("a"), stamp(1), "a", true}, {nil, stamp(1), "a", true}, {nil, stamp(1), "a", true}},
-		"changed":                     {{volData("a"), stamp(1), "a", true}, {volData("b"), stamp(2), "b", true}, {nil, stamp(2), "b", true}},
-		"changed, with the old stamp": {{volData("a"), stamp(1), "a", true}, {volData("b"), stamp(1), "b", true}},
-		"removed":                     {{volData("a"), stamp(1), "a", true}, {nil, none, "", false}},
-		"written just now":            {{volData("a"), none, "a", false}, {volData("b"), none, "b", false}, {volData("b"), stamp(2), "b", true}},
-		"touched just now":            {{volData("a"), stamp(1), "a", true}, {volData("b"), none, "b", false}},
-		"torn":                        {{[]byte(`{"driver`), stamp(1), "", false}, {volData("a"), stamp(2), "a", true}},
-		"torn later":                  {{volData("a"), stamp(1), "a", true}, {[]byte(`{"driver`), stamp(2), "", false}},
+		"missing": {{want: ""}, {want: ""}},
+		"unchanged": {
+			{raw: volData("a"), stamp: stamp(1), want: "a", knows: true},
+			{stamp: stamp(1), want: "a", knows: true},
+			{stamp: stamp(1), want: "a", knows: true},
+		},
+		"changed": {
+			{raw: volData("a"), stamp: stamp(1), want: "a", knows: true},
+			{raw: volData("b"), stamp: stamp(2), want: "b", knows: true},
+			{stamp: stamp(2), want: "b", knows: true},
+		},
+		"changed, with the old stamp": {
+			{raw: volData("a"), stamp: stamp(1), want: "a", knows: true},
+			{raw: volData("b"), stamp: stamp(1), want: "b", knows: true},
+		},
+		"removed": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {want: ""}},
+		"written just now": {
+			{raw: volData("a"), want: "a"},
+			{raw: volData("b"), want: "b"},
+			{raw: volData("b"), stamp: stamp(2), want: "b", knows: true},
+		},
+		"touched just now": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {raw: volData("b"), want: "b"}},
+		"torn":             {{raw: torn, stamp: stamp(1)}, {raw: volData("a"), stamp: stamp(2), want: "a", knows: true}},
+		"torn later":       {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {raw: torn, stamp: stamp(2)}},
 		// An empty file crosses the process boundary as no content.
-		"empty":           {{nil, stamp(1), "", false}},
-		"emptied":         {{volData("a"), stamp(1), "a", true}, {nil, stamp(2), "", false}},
-		"another's stamp": {{volData("a"), stamp(1), "a", true}, {nil, stamp(3), "", false}},
+		"empty":           {{stamp: stamp(1)}},
+		"emptied":         {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {stamp: stamp(2)}},
+		"another's stamp": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {stamp: stamp(3)}},
 	} {
 		files := newVolDataFiles()
 		for i, l := range looks {
@@ -51,7 +66,7 @@ func TestLearnVolData(t *testing.T) {
 			if got != nil {
 				handle = got.VolumeHandle
 			}
-			if known, _ := files.get("/f"); handle != l.want || (known.stamp != none) != l.knows {
+			if known, _ := files.get("/f"); handle != l.want || (known.stamp != ops.FileStamp{}) != l.knows {
 				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
 			}
 		}
