@@ -23,17 +23,17 @@ func TestWhatIsConfirmed(t *testing.T) {
 		want   healer.Reason
 		waited time.Duration
 	}{
-		"gone":                         {[]string{"NoSuchBucket"}, false, BucketGone, time.Minute},
-		"gone, and not":                {[]string{"NoSuchBucket", "list"}, false, "", time.Minute},
-		"gone, and what is that":       {[]string{"NoSuchBucket", "NoSuchKey"}, false, "", time.Minute},
-		"gone, and the key is wrong":   {[]string{"NoSuchBucket", "SignatureDoesNotMatch"}, false, CredentialsRefused, time.Minute},
-		"gone, denied and gone":        {[]string{"NoSuchBucket", "AccessDenied", "NoSuchBucket", "list"}, false, "", 150 * time.Second},
-		"denied":                       {[]string{"AccessDenied"}, false, BucketAccessDenied, 30 * time.Second},
-		"denied, and not":              {[]string{"AccessDenied", "list"}, false, "", 30 * time.Second},
-		"to write only":                {[]string{"AccessDenied"}, true, "", 0},
-		"to write only, wrong key":     {[]string{"SignatureDoesNotMatch"}, true, CredentialsRefused, 0},
-		"to write only, gone":          {[]string{"NoSuchBucket"}, true, BucketGone, time.Minute},
-		"to write only, gone and back": {[]string{"NoSuchBucket", "AccessDenied"}, true, "", time.Minute},
+		"gone":                         {answers: []string{"NoSuchBucket"}, want: BucketGone, waited: time.Minute},
+		"gone, and not":                {answers: []string{"NoSuchBucket", "list"}, waited: time.Minute},
+		"gone, and what is that":       {answers: []string{"NoSuchBucket", "NoSuchKey"}, waited: time.Minute},
+		"gone, and the key is wrong":   {answers: []string{"NoSuchBucket", "SignatureDoesNotMatch"}, want: CredentialsRefused, waited: time.Minute},
+		"gone, denied and gone":        {answers: []string{"NoSuchBucket", "AccessDenied", "NoSuchBucket", "list"}, waited: 150 * time.Second},
+		"denied":                       {answers: []string{"AccessDenied"}, want: BucketAccessDenied, waited: 30 * time.Second},
+		"denied, and not":              {answers: []string{"AccessDenied", "list"}, waited: 30 * time.Second},
+		"to write only":                {answers: []string{"AccessDenied"}, writeOnly: true},
+		"to write only, wrong key":     {answers: []string{"SignatureDoesNotMatch"}, writeOnly: true, want: CredentialsRefused},
+		"to write only, gone":          {answers: []string{"NoSuchBucket"}, writeOnly: true, want: BucketGone, waited: time.Minute},
+		"to write only, gone and back": {answers: []string{"NoSuchBucket", "AccessDenied"}, writeOnly: true, waited: time.Minute},
 	} {
 		var asked atomic.Int32
 		b := serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -104,20 +104,20 @@ func TestHasSuperOption(t *testing.T) {
 
 func TestBelow(t *testing.T) {
 	for _, tc := range []struct {
-		dir, p, rest string
-		below        bool
+		dir, path, rest string
+		below           bool
 	}{
-		{"/", "/", "", true},
-		{"/", "/a", "a", true},
-		{"/a", "/a", "", true},
-		{"/a", "/a/b/c", "b/c", true},
-		{"/a", "/ab", "", false},
-		{"/a/b", "/a", "", false},
-		{"/a", "/", "", false},
+		{dir: "/", path: "/", below: true},
+		{dir: "/", path: "/a", rest: "a", below: true},
+		{dir: "/a", path: "/a", below: true},
+		{dir: "/a", path: "/a/b/c", rest: "b/c", below: true},
+		{dir: "/a", path: "/ab"},
+		{dir: "/a/b", path: "/a"},
+		{dir: "/a", path: "/"},
 	} {
-		rest, below := Below(tc.dir, tc.p)
-		if below != tc.below || below && rest != tc.rest || Beneath(tc.dir, tc.p) != below {
-			t.Errorf("%s below %s: %q, %v", tc.p, tc.dir, rest, below)
+		rest, below := Below(tc.dir, tc.path)
+		if below != tc.below || below && rest != tc.rest || Beneath(tc.dir, tc.path) != below {
+			t.Errorf("%s below %s: %q, %v", tc.path, tc.dir, rest, below)
 		}
 	}
 }

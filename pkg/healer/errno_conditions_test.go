@@ -24,29 +24,29 @@ func TestConditionsOfErrnos(t *testing.T) {
 	}
 	// asked is whether its server is asked, too.
 	for name, tc := range map[string]struct {
-		of    func(facts.Superblock) (ConditionRow, bool)
-		sb    facts.Superblock
-		want  Reason
-		asked bool
+		rule        func(facts.Superblock) (ConditionRow, bool)
+		superblock  facts.Superblock
+		want        Reason
+		serverAsked bool
 	}{
-		"no errno":                     {ConditionOfProbe, probed("nfs4", 0), "", false},
-		"a server refuses":             {ConditionOfProbe, probed("nfs4", syscall.EACCES), PermissionDenied, false},
-		"Ceph evicted the node":        {ConditionOfProbe, probed("ceph", syscall.ESHUTDOWN), PermissionDenied, false},
-		"ESHUTDOWN of another":         {ConditionOfProbe, probed("cifs", syscall.ESHUTDOWN), IOError, true},
-		"a server has no such file":    {ConditionOfProbe, probed("nfs4", syscall.ENOENT), IOError, false},
-		"a stale handle":               {ConditionOfProbe, probed("nfs4", syscall.ESTALE), StaleFileHandle, false},
-		"no server answered":           {ConditionOfProbe, probed("cifs", syscall.EHOSTDOWN), IOError, true},
-		"a daemon is gone":             {ConditionOfProbe, probed("fuse.glusterfs", syscall.ENOTCONN), Disconnected, true},
-		"a disk is gone":               {ConditionOfProbe, onDisk("statx", syscall.ENXIO), DeviceMissing, false},
-		"ENXIO without a disk":         {ConditionOfProbe, probed("fuse", syscall.ENXIO), IOError, true},
-		"a read of the disk":           {ConditionOfProbe, onDisk(facts.OpReadDevice, syscall.EIO), DeviceReadError, false},
-		"a read of a disk that is off": {ConditionOfProbe, onDisk(facts.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
-		"a probe of a read-only one":   {ConditionOfProbe, probed("ext4", syscall.EROFS), IOError, true},
-		"a write to a read-only one":   {ofWrite, written(syscall.EROFS), ReadOnlyFilesystem, false},
-		"a write that failed":          {ofWrite, written(syscall.EIO), IOError, true},
+		"no errno":                     {rule: ConditionOfProbe, superblock: probed("nfs4", 0)},
+		"a server refuses":             {rule: ConditionOfProbe, superblock: probed("nfs4", syscall.EACCES), want: PermissionDenied},
+		"Ceph evicted the node":        {rule: ConditionOfProbe, superblock: probed("ceph", syscall.ESHUTDOWN), want: PermissionDenied},
+		"ESHUTDOWN of another":         {rule: ConditionOfProbe, superblock: probed("cifs", syscall.ESHUTDOWN), want: IOError, serverAsked: true},
+		"a server has no such file":    {rule: ConditionOfProbe, superblock: probed("nfs4", syscall.ENOENT), want: IOError},
+		"a stale handle":               {rule: ConditionOfProbe, superblock: probed("nfs4", syscall.ESTALE), want: StaleFileHandle},
+		"no server answered":           {rule: ConditionOfProbe, superblock: probed("cifs", syscall.EHOSTDOWN), want: IOError, serverAsked: true},
+		"a daemon is gone":             {rule: ConditionOfProbe, superblock: probed("fuse.glusterfs", syscall.ENOTCONN), want: Disconnected, serverAsked: true},
+		"a disk is gone":               {rule: ConditionOfProbe, superblock: onDisk("statx", syscall.ENXIO), want: DeviceMissing},
+		"ENXIO without a disk":         {rule: ConditionOfProbe, superblock: probed("fuse", syscall.ENXIO), want: IOError, serverAsked: true},
+		"a read of the disk":           {rule: ConditionOfProbe, superblock: onDisk(facts.OpReadDevice, syscall.EIO), want: DeviceReadError},
+		"a read of a disk that is off": {rule: ConditionOfProbe, superblock: onDisk(facts.OpReadDevice, syscall.ENODEV), want: DeviceMissing},
+		"a probe of a read-only one":   {rule: ConditionOfProbe, superblock: probed("ext4", syscall.EROFS), want: IOError, serverAsked: true},
+		"a write to a read-only one":   {rule: ofWrite, superblock: written(syscall.EROFS), want: ReadOnlyFilesystem},
+		"a write that failed":          {rule: ofWrite, superblock: written(syscall.EIO), want: IOError, serverAsked: true},
 	} {
-		row, found := tc.of(tc.sb)
-		if row.Reason != tc.want || found != (tc.want != "") || slices.Contains(row.Beside, ServerUnreachable) != tc.asked {
+		row, found := tc.rule(tc.superblock)
+		if row.Reason != tc.want || found != (tc.want != "") || slices.Contains(row.Beside, ServerUnreachable) != tc.serverAsked {
 			t.Errorf("%s: %+v, want %q", name, row, tc.want)
 		}
 	}

@@ -38,10 +38,10 @@ func TestPendingCall(t *testing.T) {
 	if q := p.With(0, now); q.First != begun {
 		t.Errorf("a process that cannot be seen begins a row: %+v", q)
 	}
-	if q := p.With(8, now); q != (PendingCall{now, now, 1, 8}) {
+	if q := p.With(8, now); q != (PendingCall{First: now, Last: now, Calls: 1, PID: 8}) {
 		t.Errorf("another process: %+v", q)
 	}
-	if now += pendingRow + 1; p.With(7, now) != (PendingCall{now, now, 1, 7}) {
+	if now += pendingRow + 1; p.With(7, now) != (PendingCall{First: now, Last: now, Calls: 1, PID: 7}) {
 		t.Errorf("much later: %+v", p.With(7, now))
 	}
 }

@@ -20,13 +20,13 @@ func TestLasting(t *testing.T) {
 		steps  []Step
 		want   bool
 	}{
-		"nothing to do":       {Disconnected, false, nil, false},
-		"ended":               {Disconnected, true, nil, true},
-		"may pass":            {NotMounted, true, nil, false},
-		"restaged":            {Disconnected, false, restage(dead, ""), true},
-		"left bare":           {StagingNotMounted, false, restage(bare, ""), true},
-		"left bare, refused":  {StagingNotMounted, false, restage(bare, "not now"), false},
-		"left bare, and well": {SlowResponse, false, restage(bare, ""), false},
+		"nothing to do":       {reason: Disconnected},
+		"ended":               {reason: Disconnected, acute: true, want: true},
+		"may pass":            {reason: NotMounted, acute: true},
+		"restaged":            {reason: Disconnected, steps: restage(dead, ""), want: true},
+		"left bare":           {reason: StagingNotMounted, steps: restage(bare, ""), want: true},
+		"left bare, refused":  {reason: StagingNotMounted, steps: restage(bare, "not now")},
+		"left bare, and well": {reason: SlowResponse, steps: restage(bare, "")},
 	} {
 		d := Diagnosis{Conditions: []Condition{{Reason: tc.reason, MountPoint: "/staged", Acute: tc.acute}}, Steps: tc.steps}
 		if d.Lasting() != tc.want {

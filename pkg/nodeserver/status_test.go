@@ -57,31 +57,35 @@ func TestErrorsBecomeCodes(t *testing.T) {
 // Every status tells a program what happened, and when to try again.
 func TestErrorDetails(t *testing.T) {
 	for name, tc := range map[string]struct {
-		err    error
-		reason string
-		known  map[string]string
-		retry  time.Duration // 0: none
+		err error
+		// What the ErrorInfo says: reason, tier, error_type, and what else.
+		reason, tier, errorType string
+		also                    map[string]string
+		retry                   time.Duration // 0: none
 	}{
-		"invalid":       {healer.Invalid("volume_path", "is empty"), "INVALID_REQUEST", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
-		"not found":     {healer.NotFound("gone"), "VOLUME_NOT_FOUND", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
-		"busy":          {&healer.Error{Kind: healer.KindBusy}, "VOLUME_BUSY", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
-		"shutting down": {healer.ErrShuttingDown, "SHUTTING_DOWN", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
-		"disabled":      {&healer.Error{Kind: healer.KindDisabled}, "DISABLED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
-		"not offered":   {errNotOffered, "NOT_OFFERED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
+		"invalid":       {err: healer.Invalid("volume_path", "is empty"), reason: "INVALID_REQUEST", tier: "terminal", errorType: "validation"},
+		"not found":     {err: healer.NotFound("gone"), reason: "VOLUME_NOT_FOUND", tier: "terminal", errorType: "validation"},
+		"busy":          {err: &healer.Error{Kind: healer.KindBusy}, reason: "VOLUME_BUSY", tier: "transient", errorType: "execution", retry: time.Second},
+		"shutting down": {err: healer.ErrShuttingDown, reason: "SHUTTING_DOWN", tier: "transient", errorType: "execution", retry: time.Second},
+		"disabled":      {err: &healer.Error{Kind: healer.KindDisabled}, reason: "DISABLED", tier: "terminal", errorType: "validation"},
+		"not offered":   {err: errNotOffered, reason: "NOT_OFFERED", tier: "terminal", errorType: "validation"},
 		"secrets": {
-			&healer.Error{Kind: healer.KindUnauthenticated, Step: "delegate"}, "CREDENTIALS_REFUSED",
-			map[string]string{"tier": "terminal", "error_type": "permission", "step": "delegate"},
-			0,
+			err:    &healer.Error{Kind: healer.KindUnauthenticated, Step: "delegate"},
+			reason: "CREDENTIALS_REFUSED", tier: "terminal", errorType: "permission", also: map[string]string{"step": "delegate"},
 		},
 		"an errno": {
-			healer.Failed("read hunter2", syscall.EBUSY), "OPERATION_FAILED",
-			map[string]string{"tier": "transient", "error_type": "execution", "errno": "EBUSY"},
-			time.Second,
+			err:    healer.Failed("read hunter2", syscall.EBUSY),
+			reason: "OPERATION_FAILED", tier: "transient", errorType: "execution", also: map[string]string{"errno": "EBUSY"}, retry: time.Second,
 		},
-		"a timeout": {healer.Failed("probe", context.DeadlineExceeded), "OPERATION_FAILED", map[string]string{"tier": "retriable", "error_type": "timeout"}, time.Minute},
-		"foreign":   {errors.New("hunter2?"), "OPERATION_FAILED", map[string]string{"tier": "retriable", "error_type": "unknown"}, time.Minute},
+		"a timeout": {
+			err:    healer.Failed("probe", context.DeadlineExceeded),
+			reason: "OPERATION_FAILED", tier: "retriable", errorType: "timeout", retry: time.Minute,
+		},
+		"foreign": {err: errors.New("hunter2?"), reason: "OPERATION_FAILED", tier: "retriable", errorType: "unknown", retry: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
+			metadata := map[string]string{"tier": tc.tier, "error_type": tc.errorType}
+			maps.Copy(metadata, tc.also)
 			var info *errdetails.ErrorInfo
 			retry := time.Duration(0)
 			for _, d := range status.Convert(toStatus(tc.err)).Details() {
@@ -92,8 +96,8 @@ func TestErrorDetails(t *testing.T) {
 					retry = d.GetRetryDelay().AsDuration()
 				}
 			}
-			if info.GetReason() != tc.reason || info.GetDomain() != api.ErrorDomain || !maps.Equal(info.GetMetadata(), tc.known) || retry != tc.retry {
-				t.Errorf("got %v, retry %s; want %s %v, retry %s", info, retry, tc.reason, tc.known, tc.retry)
+			if info.GetReason() != tc.reason || info.GetDomain() != api.ErrorDomain || !maps.Equal(info.GetMetadata(), metadata) || retry != tc.retry {
+				t.Errorf("got %v, retry %s; want %s %v, retry %s", info, retry, tc.reason, metadata, tc.retry)
 			}
 			if strings.Contains(fmt.Sprint(info), "hunter2") {
 				t.Error("a secret")

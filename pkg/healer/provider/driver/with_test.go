@@ -68,7 +68,8 @@ func TestInputsChanged(t *testing.T) {
 	version := func(v string) healer.StageInputs { return healer.StageInputs{Version: v} }
 	try := func(with, now string, err error) healer.Step {
 		t.Helper()
-		p.cfg.Stager = clusters{from, healer.StageRequest{VolumeAccessMode: "ReadWriteMany", Inputs: version(with)}, err, version(now)}
+		request := healer.StageRequest{VolumeAccessMode: "ReadWriteMany", Inputs: version(with)}
+		p.cfg.Stager = clusters{FromCall: from, with: request, err: err, now: version(now)}
 		s := restageStep(t, p, dead())
 		if err := s.Run(t.Context(), allowed); err == nil {
 			t.Error("it is no failure")
@@ -76,18 +77,18 @@ func TestInputsChanged(t *testing.T) {
 		return s
 	}
 	for i, tc := range []struct {
-		with, now string
-		err       error
-		want      bool
+		calledWith, now string
+		err             error
+		want            bool
 	}{
-		{"1", "1", nil, false},
-		{"1", "1", nil, false},
-		{"2", "2", nil, true},
-		{"2", "", nil, false},
-		{"2 unreadable", "2", errors.New("Forbidden"), false},
-		{"2 3", "2 3", nil, true},
+		{calledWith: "1", now: "1"},
+		{calledWith: "1", now: "1"},
+		{calledWith: "2", now: "2", want: true},
+		{calledWith: "2"},
+		{calledWith: "2 unreadable", now: "2", err: errors.New("Forbidden")},
+		{calledWith: "2 3", now: "2 3", want: true},
 	} {
-		if s := try(tc.with, tc.now, tc.err); s.InputsChanged != tc.want {
+		if s := try(tc.calledWith, tc.now, tc.err); s.InputsChanged != tc.want {
 			t.Errorf("%d: changed: %v", i, s.InputsChanged)
 		}
 	}
