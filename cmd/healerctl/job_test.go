@@ -82,10 +82,17 @@ func (f *fakeAPI) serve(ctx context.Context, program string) func(args string) (
 	}
 }
 
-func endedJob(result v1alpha1.Result, kind, reason, message string, abnormal *bool, nodes ...v1alpha1.NodeStatus) v1alpha1.VolumeHealJobStatus {
+func succeeded(reason, message string, abnormal *bool, nodes ...v1alpha1.NodeStatus) v1alpha1.VolumeHealJobStatus {
 	return v1alpha1.VolumeHealJobStatus{
-		Result: result, Abnormal: abnormal, Nodes: nodes, StartTime: ptr.To(metav1.Now()),
-		Conditions: []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message}},
+		Result: v1alpha1.ResultSucceeded, Abnormal: abnormal, Nodes: nodes, StartTime: ptr.To(metav1.Now()),
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, Reason: reason, Message: message}},
+	}
+}
+
+func failed(reason, message string) v1alpha1.VolumeHealJobStatus {
+	return v1alpha1.VolumeHealJobStatus{
+		Result: v1alpha1.ResultFailed, StartTime: ptr.To(metav1.Now()),
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionFailed, Status: metav1.ConditionTrue, Reason: reason, Message: message}},
 	}
 }
 
@@ -100,40 +107,41 @@ func TestJob(t *testing.T) {
 		says   string
 	}{
 		"healed": {
-			"heal pvc/data", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "Healthy", "it works on node-1", ptr.To(false), node), v1alpha1.ModeHeal, 0,
-			"Succeeded, Healthy: it works on node-1\n" +
+			args: "heal pvc/data", status: succeeded("Healthy", "it works on node-1", ptr.To(false), node),
+			mode: v1alpha1.ModeHeal,
+			says: "Succeeded, Healthy: it works on node-1\n" +
 				"NODE     ABNORMAL   CODE   TRIES   MESSAGE\n" +
 				"node-1   false      OK     1       healed: \\x1b[2J\n",
 		},
 		"sick": {
-			"check pvc/data -n shop", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "Abnormal", "NotMounted", ptr.To(true)), v1alpha1.ModeCheck, exitAbnormal,
-			"Succeeded, Abnormal: NotMounted\n",
+			args: "check pvc/data -n shop", status: succeeded("Abnormal", "NotMounted", ptr.To(true)),
+			mode: v1alpha1.ModeCheck, code: exitAbnormal, says: "Succeeded, Abnormal: NotMounted\n",
 		},
 		"dry run": {
-			"heal --dry-run pvc/data", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "NotInUse", "no running pod uses it", nil), v1alpha1.ModeCheck, 0,
-			"Succeeded, NotInUse: no running pod uses it\n",
+			args: "heal --dry-run pvc/data", status: succeeded("NotInUse", "no running pod uses it", nil),
+			mode: v1alpha1.ModeCheck, says: "Succeeded, NotInUse: no running pod uses it\n",
 		},
 		"no claim": {
-			"heal pvc/data", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "ClaimNotFound", "no claim", nil), v1alpha1.ModeHeal, exitNotFound,
-			"Failed, ClaimNotFound: no claim\n",
+			args: "heal pvc/data", status: failed("ClaimNotFound", "no claim"),
+			mode: v1alpha1.ModeHeal, code: exitNotFound, says: "Failed, ClaimNotFound: no claim\n",
 		},
 		"no answer": {
-			"heal pvc/data", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "NodeNotReady", "node-1 is not ready", nil), v1alpha1.ModeHeal, exitNoAnswer,
-			"Failed, NodeNotReady: node-1 is not ready\n",
+			args: "heal pvc/data", status: failed("NodeNotReady", "node-1 is not ready"),
+			mode: v1alpha1.ModeHeal, code: exitNoAnswer, says: "Failed, NodeNotReady: node-1 is not ready\n",
 		},
 		"evicts": {
-			"heal pvc/data --evict", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "Healthy", "node-1: healthy", ptr.To(false)), v1alpha1.ModeEvict, 0,
-			"Succeeded, Healthy: node-1: healthy\n",
+			args: "heal pvc/data --evict", status: succeeded("Healthy", "node-1: healthy", ptr.To(false)),
+			mode: v1alpha1.ModeEvict, says: "Succeeded, Healthy: node-1: healthy\n",
 		},
 		"would evict": {
-			"heal pvc/data --evict --dry-run", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "WouldEvict", "would evict 1 pods (a)", nil), v1alpha1.ModeEvict, 0,
-			"Succeeded, WouldEvict: would evict 1 pods (a)\n",
+			args: "heal pvc/data --evict --dry-run", status: succeeded("WouldEvict", "would evict 1 pods (a)", nil),
+			mode: v1alpha1.ModeEvict, says: "Succeeded, WouldEvict: would evict 1 pods (a)\n",
 		},
 		"evicts nothing": {
-			"heal pvc/data --evict", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "EvictionRefused", "pod a is static", nil), v1alpha1.ModeEvict, exitAbnormal,
-			"Failed, EvictionRefused: pod a is static\n",
+			args: "heal pvc/data --evict", status: failed("EvictionRefused", "pod a is static"),
+			mode: v1alpha1.ModeEvict, code: exitAbnormal, says: "Failed, EvictionRefused: pod a is static\n",
 		},
-		"not waited for": {"heal pvc/data --wait=false", v1alpha1.VolumeHealJobStatus{}, v1alpha1.ModeHeal, 0, "volumehealjob.node-healer.csi-addons.io/heal-data-x created\n"},
+		"not waited for": {args: "heal pvc/data --wait=false", mode: v1alpha1.ModeHeal, says: "volumehealjob.node-healer.csi-addons.io/heal-data-x created\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, status: tc.status}
@@ -141,10 +149,8 @@ func TestJob(t *testing.T) {
 			if code != tc.code || stdout != tc.says || stderr != "" {
 				t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 			}
-			if f.created.Spec.DryRun != strings.Contains(tc.args, "--evict --dry-run") {
-				t.Errorf("%+v", f.created.Spec)
-			}
-			if f.created.Spec.Mode != tc.mode || f.created.Spec.Target.PersistentVolumeClaim != "data" || ptr.Deref(f.created.Spec.TTLSecondsAfterFinished, 0) != 3600 {
+			if f.created.Spec.DryRun != strings.Contains(tc.args, "--evict --dry-run") || f.created.Spec.Mode != tc.mode ||
+				f.created.Spec.Target.PersistentVolumeClaim != "data" || ptr.Deref(f.created.Spec.TTLSecondsAfterFinished, 0) != 3600 {
 				t.Errorf("%+v", f.created.Spec)
 			}
 		})
@@ -185,21 +191,24 @@ func TestJobRefused(t *testing.T) {
 		says    string
 	}{
 		"forbidden": {
-			"heal pvc/data", &metav1.Status{Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden, Message: "eve cannot create volumehealjobs in shop"}, exitNoAnswer,
-			"eve cannot create volumehealjobs in shop",
+			args: "heal pvc/data", refuses: &metav1.Status{Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden, Message: "eve cannot create volumehealjobs in shop"},
+			code: exitNoAnswer, says: "eve cannot create volumehealjobs in shop",
 		},
 		"no namespace": {
-			"heal pvc/data", &metav1.Status{Status: metav1.StatusFailure, Code: 404, Reason: metav1.StatusReasonNotFound, Message: `namespaces "shop" not found`}, exitNotFound,
-			`namespaces "shop" not found`,
+			args: "heal pvc/data", refuses: &metav1.Status{Status: metav1.StatusFailure, Code: 404, Reason: metav1.StatusReasonNotFound, Message: `namespaces "shop" not found`},
+			code: exitNotFound, says: `namespaces "shop" not found`,
 		},
-		"no controller":   {"heal pvc/data -n other", nil, exitNoAnswer, "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)"},
-		"no name":         {"heal pvc/", nil, exitUsage, "pvc/: the name of a claim is missing"},
-		"a volume's flag": {"check pvc/data --driver=d", nil, exitUsage, "--driver: only with a VOLUME-ID"},
-		"a volume's path": {"check pvc/data --path=/p", nil, exitUsage, "--path: only with a VOLUME-ID"},
-		"a claim's flag":  {"check vol-1 --wait", nil, exitUsage, "--kubeconfig, --wait: only with pvc/NAME"},
-		"no claim":        {"heal vol-1 --evict", nil, exitUsage, "--kubeconfig, --evict: only with pvc/NAME"},
-		"both":            {"list -A -n shop", nil, exitUsage, "--all-namespaces and --namespace exclude each other"},
-		"no context":      {"list -A --context=other", nil, exitNoAnswer, `context "other" does not exist`},
+		"no controller": {
+			args: "heal pvc/data -n other",
+			code: exitNoAnswer, says: "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)",
+		},
+		"no name":         {args: "heal pvc/", code: exitUsage, says: "pvc/: the name of a claim is missing"},
+		"a volume's flag": {args: "check pvc/data --driver=d", code: exitUsage, says: "--driver: only with a VOLUME-ID"},
+		"a volume's path": {args: "check pvc/data --path=/p", code: exitUsage, says: "--path: only with a VOLUME-ID"},
+		"a claim's flag":  {args: "check vol-1 --wait", code: exitUsage, says: "--kubeconfig, --wait: only with pvc/NAME"},
+		"no claim":        {args: "heal vol-1 --evict", code: exitUsage, says: "--kubeconfig, --evict: only with pvc/NAME"},
+		"both":            {args: "list -A -n shop", code: exitUsage, says: "--all-namespaces and --namespace exclude each other"},
+		"no context":      {args: "list -A --context=other", code: exitNoAnswer, says: `context "other" does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := (&fakeAPI{t: t, refuses: tc.refuses}).serve(t.Context(), "healerctl")(tc.args)

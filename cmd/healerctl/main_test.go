@@ -199,10 +199,10 @@ func TestAudit(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"audit", 0, "TIME                   VOLUME-ID   STEP     MOUNT-POINT   CALLER   OUTCOME\n" +
+		{args: "audit", stdout: "TIME                   VOLUME-ID   STEP     MOUNT-POINT   CALLER   OUTCOME\n" +
 			"2026-01-02T03:04:05Z   vol-1       rebind   /p            loop     begins\n" +
-			"2026-01-02T03:04:06Z   vol-1       rebind   /p            loop     done\n", ""},
-		{"audit -n 1001", exitUsage, "", "healerctl: limit: must be between 1 and 1000\n"},
+			"2026-01-02T03:04:06Z   vol-1       rebind   /p            loop     done\n"},
+		{args: "audit -n 1001", code: exitUsage, stderr: "healerctl: limit: must be between 1 and 1000\n"},
 	} {
 		if code, stdout, stderr := call(strings.Fields(c.args)...); code != c.code || stdout != c.stdout || stderr != c.stderr {
 			t.Errorf("%s: exit %d, %q, %q", c.args, code, stdout, stderr)
@@ -260,18 +260,18 @@ func TestRun(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"check vol-1", exitAbnormal, sick, ""},
-		{"check vol-1 -o wide", exitAbnormal, wide, ""},
-		{"heal --dry-run vol-1", exitAbnormal, sick, ""},
-		{"check unjudged", exitNotJudged, "not judged: unjudged\n  note   target /p is empty\n", ""},
-		{"check nope", exitNotFound, "", "healerctl: no such volume on this node\n"},
-		{"check busy", exitNoAnswer, "", "healerctl: busy\\x1b[2J\n"},
-		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
-		{"check", exitUsage, "", "healerctl: accepts 1 arg(s), received 0\n"},
-		{"chek vol-1", exitUsage, "", "healerctl: unknown command \"chek\" for \"healerctl\" Did you mean this? check\n"},
-		{"list -o xml", exitUsage, "", "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
-		{"heal vol-1", 0, healed, ""},
-		{"check vol-1", 0, "healthy: vol-1\n  driver   a.example.com\n  note     the target (ext4, rw) answered in 1ms\n", ""},
+		{args: "check vol-1", code: exitAbnormal, stdout: sick},
+		{args: "check vol-1 -o wide", code: exitAbnormal, stdout: wide},
+		{args: "heal --dry-run vol-1", code: exitAbnormal, stdout: sick},
+		{args: "check unjudged", code: exitNotJudged, stdout: "not judged: unjudged\n  note   target /p is empty\n"},
+		{args: "check nope", code: exitNotFound, stderr: "healerctl: no such volume on this node\n"},
+		{args: "check busy", code: exitNoAnswer, stderr: "healerctl: busy\\x1b[2J\n"},
+		{args: "check vol-1 --driver bad", code: exitUsage, stderr: "healerctl: driver: bad\n"},
+		{args: "check", code: exitUsage, stderr: "healerctl: accepts 1 arg(s), received 0\n"},
+		{args: "chek vol-1", code: exitUsage, stderr: "healerctl: unknown command \"chek\" for \"healerctl\" Did you mean this? check\n"},
+		{args: "list -o xml", code: exitUsage, stderr: "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
+		{args: "heal vol-1", stdout: healed},
+		{args: "check vol-1", stdout: "healthy: vol-1\n  driver   a.example.com\n  note     the target (ext4, rw) answered in 1ms\n"},
 	} {
 		code, stdout, stderr := call(strings.Fields(c.args)...)
 		if code != c.code || stdout != c.stdout || stderr != c.stderr {
