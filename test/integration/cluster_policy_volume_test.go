@@ -116,7 +116,7 @@ func (m *member) subject(object cluster.Object) subject {
 		name = object.GetNamespace() + "/" + name
 	}
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")
-	return subject{m.T, m.api, kind, kind + " " + name, object}
+	return subject{t: m.T, api: m.api, kind: kind, says: kind + " " + name, object: object}
 }
 
 // subjects are the objects that decide on the volume, the most

@@ -205,12 +205,12 @@ func TestCSIErrors(t *testing.T) {
 		id, mountPoint, staging string
 		want                    codes.Code
 	}{
-		"no such path":            {v.ID, nowhere, "", codes.NotFound},
-		"staged, not published":   {v.ID, nowhere, v.Staging, codes.OK},
-		"neither":                 {v.ID, nowhere, nowhere + "2", codes.NotFound},
-		"the path of another one": {v.ID, other.MountPoint(), "", codes.NotFound},
-		"no such volume":          {"none", "", "", codes.NotFound},
-		"outside":                 {v.ID, "/etc", "", codes.InvalidArgument},
+		"no such path":            {id: v.ID, mountPoint: nowhere, want: codes.NotFound},
+		"staged, not published":   {id: v.ID, mountPoint: nowhere, staging: v.Staging, want: codes.OK},
+		"neither":                 {id: v.ID, mountPoint: nowhere, staging: nowhere + "2", want: codes.NotFound},
+		"the path of another one": {id: v.ID, mountPoint: other.MountPoint(), want: codes.NotFound},
+		"no such volume":          {id: "none", want: codes.NotFound},
+		"outside":                 {id: v.ID, mountPoint: "/etc", want: codes.InvalidArgument},
 	} {
 		if got := ask(c.id, c.mountPoint, c.staging); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)

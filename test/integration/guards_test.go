@@ -27,11 +27,11 @@ func TestPlaceChecks(t *testing.T) {
 		meanwhile func(v *harness.Volume)
 		healthy   bool
 	}{
-		"something is mounted":                 {"rebind/cloned", "rebind/checked", mountOver, false},
-		"the directory is a file now":          {"rebind/cloned", "rebind/checked", fileInPlace, false},
-		"the driver's bind before the move":    {"rebind/checked", "rebind/verified", (*harness.Volume).PublishAgain, true},
-		"something is mounted before the move": {"rebind/checked", "rebind/verified", mountOver, false},
-		"something is mounted on ours":         {"rebind/moved", "rebind/verified", mountOver, false},
+		"something is mounted":                 {instant: "rebind/cloned", never: "rebind/checked", meanwhile: mountOver},
+		"the directory is a file now":          {instant: "rebind/cloned", never: "rebind/checked", meanwhile: fileInPlace},
+		"the driver's bind before the move":    {instant: "rebind/checked", never: "rebind/verified", meanwhile: (*harness.Volume).PublishAgain, healthy: true},
+		"something is mounted before the move": {instant: "rebind/checked", never: "rebind/verified", meanwhile: mountOver},
+		"something is mounted on ours":         {instant: "rebind/moved", never: "rebind/verified", meanwhile: mountOver},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := stopRebind(t, "ext4", c.instant+","+c.never)

@@ -18,20 +18,20 @@ func TestMapping(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(v *harness.Volume, m *harness.Mapping)
 		says   []string
-		of     map[string][]string // besides, of this volume
+		saysOf map[string][]string // besides, of this volume
 		mends  func(m *harness.Mapping)
 	}{
 		"all fails": {
-			func(_ *harness.Volume, m *harness.Mapping) { m.Fail() },
-			[]string{"DeviceReadError", "read the device", "EIO"},
-			map[string][]string{"ext4": {"device-mapper device"}, "ext4 on LUKS": {"-luks"}},
-			(*harness.Mapping).Mend,
+			breaks: func(_ *harness.Volume, m *harness.Mapping) { m.Fail() },
+			says:   []string{"DeviceReadError", "read the device", "EIO"},
+			saysOf: map[string][]string{"ext4": {"device-mapper device"}, "ext4 on LUKS": {"-luks"}},
+			mends:  (*harness.Mapping).Mend,
 		},
 		"suspended": {
-			func(_ *harness.Volume, m *harness.Mapping) { m.Suspend() },
-			[]string{"DeviceMappingDead", "is suspended", "dmsetup resume"},
-			map[string][]string{"ext4 on LUKS": {"-luks\" lies on"}},
-			(*harness.Mapping).Resume,
+			breaks: func(_ *harness.Volume, m *harness.Mapping) { m.Suspend() },
+			says:   []string{"DeviceMappingDead", "is suspended", "dmsetup resume"},
+			saysOf: map[string][]string{"ext4 on LUKS": {"-luks\" lies on"}},
+			mends:  (*harness.Mapping).Resume,
 		},
 	} {
 		for kind, lay := range onMappings {
@@ -42,7 +42,7 @@ func TestMapping(t *testing.T) {
 				n.Expect("healthy", v.Request())
 				before := n.Table()
 				c.breaks(v, m)
-				says := slices.Concat(c.says, c.of[kind])
+				says := slices.Concat(c.says, c.saysOf[kind])
 				if kind == "block" && name == "suspended" {
 					says = []string{"NotResponding"} // only the probe knows which device it is
 				}

@@ -13,28 +13,28 @@ import (
 // TestOverlay stages an overlay whose upper filesystem dies: what is in memory
 // answers, and nothing can be written.
 func TestOverlay(t *testing.T) {
+	shutDown := func(t *testing.T, upper *harness.Volume) { shutdown(t, upper.Staging) }
+	readOnly := func(t *testing.T, upper *harness.Volume) {
+		harness.Must(t, unix.Mount("", upper.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	}
+	failed := func(t *testing.T, upper *harness.Volume) {
+		harness.Must(t, unix.Mount("", upper.Staging, "", unix.MS_REMOUNT, "errors=remount-ro"))
+		countError(t, upper)
+	}
 	for name, c := range map[string]struct {
 		upper  string
 		breaks func(t *testing.T, upper *harness.Volume)
 		args   []string
 		says   []string
 	}{
-		"an ext4 that shut down": {"ext4", func(t *testing.T, upper *harness.Volume) {
-			shutdown(t, upper.Staging)
-		}, nil, []string{"FilesystemShutdown", "the overlay writes to"}},
-		"an ext4 that turned read-only after an error": {"ext4", func(t *testing.T, upper *harness.Volume) {
-			harness.Must(t, unix.Mount("", upper.Staging, "", unix.MS_REMOUNT, "errors=remount-ro"))
-			countError(t, upper)
-		}, nil, []string{"ReadOnlyFilesystem"}},
-		"a read-only ext4": {"ext4", func(t *testing.T, upper *harness.Volume) {
-			harness.Must(t, unix.Mount("", upper.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-		}, nil, []string{"ReadOnlyFilesystem", "refused a write"}},
-		"a read-only ext4 and no write is tried": {"ext4", func(t *testing.T, upper *harness.Volume) {
-			harness.Must(t, unix.Mount("", upper.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-		}, []string{"--probe-write=never"}, []string{"ReadOnlyFilesystem", "the overlay writes to"}},
-		"an xfs that shut down": {"xfs", func(t *testing.T, upper *harness.Volume) {
-			shutdown(t, upper.Staging)
-		}, nil, []string{"IOError", "EIO"}},
+		"an ext4 that shut down":                       {upper: "ext4", breaks: shutDown, says: []string{"FilesystemShutdown", "the overlay writes to"}},
+		"an ext4 that turned read-only after an error": {upper: "ext4", breaks: failed, says: []string{"ReadOnlyFilesystem"}},
+		"a read-only ext4":                             {upper: "ext4", breaks: readOnly, says: []string{"ReadOnlyFilesystem", "refused a write"}},
+		"a read-only ext4 and no write is tried": {
+			upper: "ext4", breaks: readOnly, args: []string{"--probe-write=never"},
+			says: []string{"ReadOnlyFilesystem", "the overlay writes to"},
+		},
+		"an xfs that shut down": {upper: "xfs", breaks: shutDown, says: []string{"IOError", "EIO"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, append([]string{"--standalone"}, c.args...)...).Start()

@@ -132,7 +132,7 @@ func (a *API) Put(objects ...Object) {
 		}
 		o = o.DeepCopyObject().(Object)
 		a.objects[keyOf(resource, o.GetNamespace(), o.GetName())] = o
-		a.notify(change{a.Version, resource, event, o})
+		a.notify(change{version: a.Version, resource: resource, event: event, object: o})
 	}
 }
 
@@ -146,7 +146,7 @@ func (a *API) Remove(o Object) {
 	delete(a.objects, key)
 	a.Version++
 	last.SetResourceVersion(strconv.Itoa(a.Version))
-	a.notify(change{a.Version, resource, watch.Deleted, last})
+	a.notify(change{version: a.Version, resource: resource, event: watch.Deleted, object: last})
 }
 
 // Count returns how often a request was sent, such as "list pods".
