@@ -86,7 +86,7 @@ var said = regexp.MustCompile(`^(\r\x1b\[K(check|heal)ing: \d+ s)+\r\x1b\[K`)
 
 // What takes longer than a second says so on a terminal, and takes it back.
 func TestProgress(t *testing.T) {
-	slow, quick := (&fakeAdmin{takes: 1500 * time.Millisecond}).listen(t), (&fakeAdmin{}).listen(t)
+	slow, quick := (&fakeAdmin{takes: 2500 * time.Millisecond}).listen(t), (&fakeAdmin{}).listen(t)
 	if code, seen, _ := inTerminal(t.Context(), t, false, "check", "vol-1", slow); code != exitAbnormal || !said.MatchString(seen) || !strings.HasPrefix(said.ReplaceAllString(seen, ""), "\x1b[31mabnormal: ") {
 		t.Errorf("exit code %d, %q", code, seen)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -141,11 +142,10 @@ func TestVolumeStaysBusyWhenItsCallerLeaves(t *testing.T) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 500 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	t.Errorf("never: %s", what)
 }
@@ -333,42 +333,45 @@ func TestCheckThatIsStuck(t *testing.T) {
 
 // A heal that comes while a check saves its record waits for that, and is not turned away.
 func TestHealWaitsForACheckThatSaves(t *testing.T) {
-	table := newVolumeLocks()
-	k := volumeKey(driver, volID)
-	check, err := table.lock(true, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	saving, saved := make(chan struct{}), make(chan struct{})
-	ended := make(chan error, 1)
-	go func() { ended <- check.alone(func() { close(saving); <-saved }) }()
-	<-saving
-	began := make(chan error, 1)
-	go func() {
-		_, err := table.lock(false, k)
-		began <- err
-	}()
-	select {
-	case err := <-began:
-		t.Fatalf("it did not wait: %v", err)
-	case <-time.After(20 * time.Millisecond):
-	}
-	close(saved)
-	if err := errors.Join(<-ended, <-began); err != nil {
-		t.Error(err)
-	}
-	if err := check.current(); healer.KindOf(err) != healer.KindBusy {
-		t.Errorf("the check counts: %v", err)
-	}
-	other, err := table.lock(true, volumeKey(driver, "other"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.alone(func() {
-		if _, err := table.lock(false, volumeKey(driver, "other")); healer.KindOf(err) != healer.KindBusy {
-			t.Errorf("a check that never ends saving: %v", err)
+	synctest.Test(t, func(t *testing.T) { // a heal waits for a second
+		table := newVolumeLocks()
+		k := volumeKey(driver, volID)
+		check, err := table.lock(true, k)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}); err != nil {
-		t.Error(err)
-	}
+		saving, saved := make(chan struct{}), make(chan struct{})
+		ended := make(chan error, 1)
+		go func() { ended <- check.alone(func() { close(saving); <-saved }) }()
+		<-saving
+		began := make(chan error, 1)
+		go func() {
+			_, err := table.lock(false, k)
+			began <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-began:
+			t.Fatalf("it did not wait: %v", err)
+		default:
+		}
+		close(saved)
+		if err := errors.Join(<-ended, <-began); err != nil {
+			t.Error(err)
+		}
+		if err := check.current(); healer.KindOf(err) != healer.KindBusy {
+			t.Errorf("the check counts: %v", err)
+		}
+		other, err := table.lock(true, volumeKey(driver, "other"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.alone(func() {
+			if _, err := table.lock(false, volumeKey(driver, "other")); healer.KindOf(err) != healer.KindBusy {
+				t.Errorf("a check that never ends saving: %v", err)
+			}
+		}); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -39,7 +41,10 @@ func beside(t *testing.T, n *Node, m, of facts.Mount, found Inspection, err erro
 		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}})
 		answers <- answer{s, err}
 	}()
-	time.Sleep(20 * time.Millisecond) // it is most likely to wait by now
+	eventually(t, "it waits for the other one", func() bool {
+		stacks := make([]byte, 1<<20)
+		return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "(*Node).share(")
+	})
 	n.probes.finish(storageOf(of), at, found, err)
 	a := <-answers
 	done(t, a.err)

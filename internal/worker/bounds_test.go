@@ -37,7 +37,7 @@ func TestMaxBoundsTheWorkers(t *testing.T) {
 	var busy sync.WaitGroup
 	for range 2 {
 		busy.Go(func() {
-			if _, err := worker.Call(within(t, time.Minute), p, whoami, 600*time.Millisecond); err != nil {
+			if _, err := worker.Call(within(t, time.Minute), p, whoami, 2*time.Second); err != nil {
 				t.Error(err)
 			}
 		})
@@ -80,7 +80,7 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 	mustCall(t, p, whoami)
 	working := make(chan error, 1)
 	go func() {
-		_, err := worker.Call(within(t, time.Minute), p, whoami, 300*time.Millisecond)
+		_, err := worker.Call(within(t, time.Minute), p, whoami, time.Second)
 		working <- err
 	}()
 	for p.Stats().Idle > 0 {

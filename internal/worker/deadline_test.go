@@ -15,7 +15,7 @@ func TestHungWorkerIsEnded(t *testing.T) {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)
 			pid := mustCall(t, p, whoami)
-			_, err := worker.Call(within(t, 50*time.Millisecond), p, op, "")
+			_, err := worker.Call(within(t, 500*time.Millisecond), p, op, "")
 			if !errors.Is(err, worker.ErrTimeout) {
 				t.Fatalf("got %v, want ErrTimeout", err)
 			}

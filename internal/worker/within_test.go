@@ -36,7 +36,7 @@ func TestNothingComesWithin(t *testing.T) {
 	mustCall(t, p, whoami)
 	busy := make(chan error)
 	go func() {
-		_, err := worker.Call(within(t, time.Minute), p, whoami, 300*time.Millisecond)
+		_, err := worker.Call(within(t, time.Minute), p, whoami, time.Second)
 		busy <- err
 	}()
 	for p.Stats().Idle > 0 {

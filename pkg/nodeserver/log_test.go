@@ -133,7 +133,7 @@ func (k secretKeeper) call(what string, req *healerpb.NodeHealerRequest, want co
 	ctx := testContext(k.t)
 	if want == codes.DeadlineExceeded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+		ctx, cancel = context.WithTimeout(ctx, time.Second)
 		defer cancel()
 	}
 	resp, err := k.server.healer().NodeHealer(ctx, req)

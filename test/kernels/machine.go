@@ -16,7 +16,7 @@ import (
 const (
 	// bootTimeout and lineTimeout bound the wait for the next line of a machine:
 	// emulated, and beside another one, it is slow.
-	bootTimeout = 5 * time.Minute
+	bootTimeout = 10 * time.Minute
 	lineTimeout = 5 * time.Minute
 	// diskSize is what the tests may fill. The file is sparse.
 	diskSize = 8 << 30
