@@ -162,16 +162,21 @@ func (n *Node) replaced(d *disk, begin time.Time) {
 	}
 }
 
-// untainted fails the test if the node has a taint of ours.
+// untainted waits until the node has no taint of ours.
 func (n *Node) untainted() {
 	n.T.Helper()
-	node, err := n.Cluster.Admin().CoreV1().Nodes().Get(n.T.Context(), nodeName, metav1.GetOptions{})
-	harness.Must(n.T, err)
-	for _, taint := range node.Spec.Taints {
-		if strings.HasPrefix(taint.Key, "restage.") {
-			n.T.Errorf("the node has the taint %+v", taint)
+	eventually(n.T, "no taint of ours is left", func() error {
+		node, err := n.Cluster.Admin().CoreV1().Nodes().Get(n.T.Context(), nodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
 		}
-	}
+		for _, taint := range node.Spec.Taints {
+			if strings.HasPrefix(taint.Key, "restage.") {
+				return fmt.Errorf("the node has the taint %+v", taint)
+			}
+		}
+		return nil
+	})
 }
 
 // killsController when the next taint stands, in the background.

@@ -2,6 +2,8 @@ package harness
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,16 +63,26 @@ func (n *Node) callUntilFree(req *healerpb.NodeHealerRequest) (a *healerpb.NodeH
 
 func (n *Node) expect(verdict string, req *healerpb.NodeHealerRequest, call func(*healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error), has []string) {
 	n.T.Helper()
-	a, err := call(req)
-	if err != nil {
-		n.T.Fatalf("NodeHealer: %v\n%s", err, n.Log)
-	}
-	if !strings.HasPrefix(a.GetMessage(), verdict+":") || a.GetAbnormal() != (verdict == "abnormal" || verdict == "not judged") {
-		n.T.Fatalf("want %s, got abnormal=%v %q\n%s", verdict, a.GetAbnormal(), a.GetMessage(), n.Log)
-	}
-	for _, h := range has {
-		if !strings.Contains(a.GetMessage(), h) {
-			n.T.Fatalf("the message lacks %q: %q", h, a.GetMessage())
+	for begun := time.Now(); ; time.Sleep(Pause(begun)) {
+		a, err := call(req)
+		if err != nil {
+			n.T.Fatalf("NodeHealer: %v\n%s", err, n.Log)
+		}
+		wrong := ""
+		for _, h := range has {
+			if !strings.Contains(a.GetMessage(), h) {
+				wrong = fmt.Sprintf("the message lacks %q: %q", h, a.GetMessage())
+			}
+		}
+		if !strings.HasPrefix(a.GetMessage(), verdict+":") || a.GetAbnormal() != (verdict == "abnormal" || verdict == "not judged") {
+			wrong = fmt.Sprintf("want %s, got abnormal=%v %q\n%s", verdict, a.GetAbnormal(), a.GetMessage(), n.Log)
+		}
+		if wrong == "" {
+			return
+		}
+		transient := func(part string) bool { return strings.Contains(a.GetMessage(), part) && !slices.Contains(has, part) }
+		if !slices.ContainsFunc(n.Transient, transient) || time.Since(begun) > Patience {
+			n.T.Fatal(wrong)
 		}
 	}
 }

@@ -34,6 +34,9 @@ type Node struct {
 	Namespace bool
 	// Less takes privileges from the server before it starts.
 	Less []Lessen
+	// Transient are parts of messages that only a busy machine brings about. Expect asks again where one
+	// stands in the way of what it expects.
+	Transient []string
 	// Log has what all servers of this node logged.
 	Log LogFile
 	// Conn is the client's connection to the running server.

@@ -249,6 +249,7 @@ func TestReportsAfterAnOutage(t *testing.T) {
 			v.becomes("healthy")
 			// A container proves by itself that the mount point is wanted.
 			m.NewContainer(string(v.pod.UID), v.Staging)
+			m.Transient = nil
 			outage(m.api, t)
 			m.Expect("healed", v.Request())
 			m.api.StartAPI(t)

@@ -285,6 +285,7 @@ func TestNoWriteWithoutTheAPI(t *testing.T) {
 			s.until(t, "")
 			s.tried(t)
 
+			m.Transient = nil
 			tc.away(m.api, t)
 			m.Expect("healed", held.Request())
 			s.spared(t, "the Kubernetes API does not answer", tc.why)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -113,7 +114,7 @@ func (j *jobs) reports(job *v1alpha1.VolumeHealJob, want v1alpha1.Result, reason
 	harness.Eventually(j.T, "an event says "+reason, func() bool {
 		events, err := j.api.Admin().EventsV1().Events(job.Namespace).List(j.T.Context(), metav1.ListOptions{FieldSelector: "regarding.name=" + job.Name})
 		harness.Must(j.T, err)
-		return len(events.Items) > 0 && events.Items[0].Reason == reason
+		return slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool { return e.Reason == reason })
 	})
 }
 

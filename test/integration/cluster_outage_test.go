@@ -98,6 +98,7 @@ func TestAPIOutage(t *testing.T) {
 			forbidden("before")
 			all := m.AskContinuously(2, well.Request())
 
+			m.Transient = nil
 			api.begin(m.api, t)
 			lost.refused()
 			forbidden("in the first moment")

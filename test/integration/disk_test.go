@@ -69,12 +69,12 @@ func TestDiskFails(t *testing.T) {
 // TestDiskSlow ignores one late answer, and reports several in a row, until one is in
 // time again.
 func TestDiskSlow(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--slow-answer=100ms").Start()
+	n := harness.NewNode(t, "--standalone", "--slow-answer=200ms").Start()
 	next := newNeighbour(n)
 	v, fs := n.NewVolumeOnFaults("ext4", "slow")
 	n.Expect("healthy", v.Request())
 	before := n.Table()
-	fs.Delay(harness.Slowly(150*time.Millisecond), faultfs.Read)
+	fs.Delay(harness.Slowly(250*time.Millisecond), faultfs.Read)
 	n.Expect("healthy", v.Request())
 	harness.Eventually(t, "it is reported", func() bool {
 		a, err := n.Call(v.Request())

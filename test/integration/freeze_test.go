@@ -63,7 +63,7 @@ func TestFrozenReadOnly(t *testing.T) {
 // TestFrozenForAMoment ignores a freeze that ends within the probe timeout, as those
 // of backups do, and does not count it as slow.
 func TestFrozenForAMoment(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--slow-answer=100ms").Start()
+	n := harness.NewNode(t, "--standalone", "--slow-answer=300ms").Start()
 	v := n.NewVolume("ext4", "frozen")
 	for range 4 {
 		thaw := v.Freeze()
@@ -73,7 +73,7 @@ func TestFrozenForAMoment(t *testing.T) {
 			answered <- fmt.Sprintf("%s %v", a.GetMessage(), err)
 		}()
 		harness.Eventually(t, "a worker waits for the thaw", func() bool { return len(uninterruptible(n)) == 1 })
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(harness.Slowly(400 * time.Millisecond)) // later than what counts as late
 		thaw()
 		if a := <-answered; !strings.HasPrefix(a, "healthy") {
 			t.Errorf("answered: %s", a)

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,13 +40,32 @@ func (c *Cluster) Account(tb testing.TB, namespace, name string) {
 }
 
 // Grant allows something to a service account in the whole cluster, until the
-// test ends.
-func (c *Cluster) Grant(tb testing.TB, namespace, account string, rules ...rbacv1.PolicyRule) {
+// test ends, and waits until that counts: the API hears of its own objects a moment later.
+func (c *Cluster) Grant(tb testing.TB, namespace, account string, rule rbacv1.PolicyRule) {
 	tb.Helper()
 	role := Create(tb, c, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: rules,
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: []rbacv1.PolicyRule{rule},
 	})
 	c.BindRole(tb, namespace, account, role.Name)
+	harness.Eventually(tb, "the right counts", func() bool { return c.may(tb, namespace, account, rule) })
+}
+
+// may asks the API for the first verb on the first thing of a rule.
+func (c *Cluster) may(tb testing.TB, namespace, account string, rule rbacv1.PolicyRule) bool {
+	tb.Helper()
+	asked := authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + namespace + ":" + account}
+	if len(rule.NonResourceURLs) > 0 {
+		asked.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: rule.NonResourceURLs[0], Verb: rule.Verbs[0]}
+	} else {
+		resource, sub, _ := strings.Cut(rule.Resources[0], "/")
+		asked.ResourceAttributes = &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Subresource: sub, Verb: rule.Verbs[0]}
+		if len(rule.ResourceNames) > 0 {
+			asked.ResourceAttributes.Name = rule.ResourceNames[0]
+		}
+	}
+	answer, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(tb.Context(), &authorizationv1.SubjectAccessReview{Spec: asked}, metav1.CreateOptions{})
+	harness.Must(tb, err)
+	return answer.Status.Allowed
 }
 
 // BindRole binds a ClusterRole that is there to a service account, until the test ends.

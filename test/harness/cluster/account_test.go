@@ -22,10 +22,7 @@ func TestAnAccountMayDoWhatItIsGranted(t *testing.T) {
 		t.Fatalf("an account that was granted nothing reads pods: %s", out)
 	}
 	c.Grant(t, ns, "reader", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}})
-	harness.Eventually(t, "the role takes effect", func() bool {
-		_, err := c.TryKubectl(as, "get", "pods", "-n", ns)
-		return err == nil
-	})
+	c.Kubectl(t, as, "get", "pods", "-n", ns)
 	if out, err := c.TryKubectl(as, "get", "pvc", "-n", ns); err == nil {
 		t.Fatalf("it reads claims, too: %s", out)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -114,7 +115,7 @@ func TestNothingOfATestIsLeft(t *testing.T) {
 		cluster.Terminate(t, c, cluster.Create(t, c, cluster.Pod(ns, "app", "object-node", "data")))
 		cluster.Create(t, c, v.Attachment("object-node"))
 		c.Account(t, ns, "me")
-		c.Grant(t, ns, "me")
+		c.Grant(t, ns, "me", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}})
 	})
 	if left := c.Kubectl(t, "get", "nodes,pods,pv,pvc,volumeattachments", "-A", "-o=name"); left != "" {
 		t.Errorf("left: %s", left)
