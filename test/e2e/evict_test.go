@@ -117,7 +117,7 @@ func (n *Node) arrives(d *disk) {
 		n.T.Error(got)
 	}
 	n.untainted()
-	n.Cluster.Kubectl(n.T, "delete", "deployment/"+d.volume, "pod/"+pod.Name, "--cascade=foreground", "--timeout=2m")
+	n.Cluster.Kubectl(n.T, "delete", "deployment/"+d.volume, "pod/"+pod.Name, "--cascade=foreground", "--timeout=5m")
 }
 
 // refusesEviction where no setting allows it.

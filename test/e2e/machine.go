@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
@@ -28,6 +29,7 @@ const (
 // is ended by stop. A TestMain calls it; it does not return.
 func Main(m *testing.M, stop func()) {
 	csidriver.Main()
+	harness.Patience = patience
 	switch level := os.Getenv(levelEnv); {
 	case os.Geteuid() != 0:
 		os.Exit(m.Run()) // what needs root skips, or fails in CI

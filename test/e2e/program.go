@@ -45,10 +45,12 @@ func tail(path string) string {
 	return string(raw[max(0, len(raw)-most):])
 }
 
+// patience bounds every wait.
+const patience = 5 * time.Minute
+
 // eventually waits for what a cluster does in its own time.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
-	const patience = 5 * time.Minute
 	begin := time.Now()
 	for err := ok(); err != nil; err = ok() {
 		if time.Since(begin) > patience {

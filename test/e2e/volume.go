@@ -31,7 +31,7 @@ func (n *Node) Restage(a *App) {
 // its volume.
 func (n *Node) DeleteApp(a *App) {
 	n.T.Helper()
-	n.Cluster.Kubectl(n.T, "delete", "pod/"+a.name, "--timeout=2m")
+	n.Cluster.Kubectl(n.T, "delete", "pod/"+a.name, "--timeout=5m")
 	eventually(n.T, "kubelet has let the volume go", func() error {
 		for _, m := range harness.Mounts(n.T, "self") {
 			if m.FSType == "fuse."+csidriver.FSType && m.Source == a.Volume {

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -121,11 +122,10 @@ func gatewayProgram(tb testing.TB) string {
 	return path
 }
 
-// freeAddress returns an address that is free at the moment.
+// freeAddress returns an address that nobody else has.
 func freeAddress(tb testing.TB) string {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := FreePorts(1)
 	Must(tb, err)
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }

@@ -48,3 +48,12 @@ func TestSlowArgs(t *testing.T) {
 		t.Errorf("the default is %v", got)
 	}
 }
+
+func TestReservedPorts(t *testing.T) {
+	if !reserve(2, 2) || reserve(3, 1) {
+		t.Fatal("two may have a port")
+	}
+	if reserve(1, 2) || !reserve(1, 1) {
+		t.Error("a port is kept of several that were not all to be had")
+	}
+}

@@ -26,7 +26,7 @@ func installJobs(t *testing.T, api *cluster.Cluster) (args []string) {
 	t.Helper()
 	harness.Must(t, v1alpha1.AddToScheme(scheme.Scheme))
 	api.Apply(t, "deploy/default")
-	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/volumehealjobs.node-healer.csi-addons.io")
+	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=5m", "crd/volumehealjobs.node-healer.csi-addons.io")
 	pod, kubeconfig := newControllerPod(t, api)
 	return []string{"--kubeconfig=" + kubeconfig, "--pod-name=" + pod.Name, "--pod-uid=" + string(pod.UID)}
 }

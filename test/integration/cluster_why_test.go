@@ -244,7 +244,7 @@ var whyNotMounted = []whyCase{
 	{"the volume is sick", func(p *person) {
 		harness.Must(p.t, v1alpha1.AddToScheme(scheme.Scheme))
 		p.api.Apply(p.t, "deploy/default")
-		p.api.Kubectl(p.t, "wait", "--for=condition=Established", "--timeout=60s", "crd/volumehealjobs.node-healer.csi-addons.io")
+		p.api.Kubectl(p.t, "wait", "--for=condition=Established", "--timeout=5m", "crd/volumehealjobs.node-healer.csi-addons.io")
 		_, claim := p.api.Bind(p.t, p.volume)
 		pod := p.pod("app", p.here.Name, running)
 		if text, code := p.ask("pod/" + pod.Name); code != 0 {

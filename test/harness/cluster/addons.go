@@ -25,7 +25,7 @@ func (c *Cluster) InstallAddons(tb testing.TB) {
 	tb.Helper()
 	c.Account(tb, AddonsNamespace, AddonsAccount)
 	c.Apply(tb, addonsCRD)
-	c.Kubectl(tb, "wait", "--for=condition=Established", "--timeout=60s", "crd/csiaddonsnodes.csiaddons.openshift.io")
+	c.Kubectl(tb, "wait", "--for=condition=Established", "--timeout=5m", "crd/csiaddonsnodes.csiaddons.openshift.io")
 }
 
 // RemoveAddons removes that definition, and with it all CSIAddonsNodes.

@@ -40,7 +40,7 @@ func (c *Cluster) InstallCOSI(tb testing.TB, version string) {
 		}}, metav1.CreateOptions{})
 		harness.Must(tb, err)
 		tb.Cleanup(func() { c.Kubectl(tb, "delete", "crd", name) })
-		c.Kubectl(tb, "wait", "--for=condition=Established", "--timeout=60s", "crd/"+name)
+		c.Kubectl(tb, "wait", "--for=condition=Established", "--timeout=5m", "crd/"+name)
 	}
 }
 
