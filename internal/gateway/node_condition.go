@@ -31,13 +31,9 @@ const (
 	// problemEvery is how often the server is asked, problemAfter for how long volumes have
 	// to be inaccessible before the Node says so.
 	problemEvery, problemAfter = 15 * time.Second, time.Minute
-	// problemStands is for how long after the start of a server volumes may not have been checked:
-	// twice as long as its --check-interval is by default.
-	problemStands = 2 * time.Minute
 	// volumesMetric has the node's volumes by driver, condition and status, as far as they were
-	// checked. A page without loopMetric is of a server whose loop is off, and
-	// startMetric says when the server started.
-	volumesMetric, loopMetric, startMetric = "node_healer_volumes", "node_healer_loop_last_search_timestamp_seconds", "process_start_time_seconds"
+	// checked: allMetric is 1 once all were. A page without that is of a server whose loop is off.
+	volumesMetric, allMetric = "node_healer_volumes", "node_healer_loop_checked_all"
 )
 
 // nodeCondition says on the Node of this gateway that volumes cannot be used there. The Node
@@ -94,16 +90,15 @@ func (n *nodeCondition) run(ctx context.Context) {
 }
 
 // update writes the condition if it changes. What was said stands while the server does not
-// answer, or has just started: nobody knows better.
+// answer, or has not checked all volumes since its start: nobody knows better.
 func (n *nodeCondition) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	counts, started, err := n.ask(ctx)
+	counts, all, err := n.ask(ctx)
 	if err != nil {
 		return err
 	}
 	now := metav1.Now()
-	unchecked := now.Sub(started) < problemStands
 	if !n.read {
 		node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{})
 		if err != nil {
@@ -119,7 +114,7 @@ func (n *nodeCondition) update(ctx context.Context) error {
 			}
 		}
 	}
-	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 && !unchecked })
+	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 && all })
 	lasting := map[inaccessible]int{}
 	for k, count := range counts {
 		if n.since[k].IsZero() {
@@ -134,7 +129,7 @@ func (n *nodeCondition) update(ctx context.Context) error {
 		lasting = counts
 	}
 	next := conditionOf(lasting)
-	if next.Status == corev1.ConditionFalse && (n.said == nil || unchecked && n.said.Status == corev1.ConditionTrue) {
+	if next.Status == corev1.ConditionFalse && (n.said == nil || !all && n.said.Status == corev1.ConditionTrue) {
 		return nil
 	}
 	next.LastHeartbeatTime, next.LastTransitionTime = now, now
@@ -151,29 +146,30 @@ func (n *nodeCondition) update(ctx context.Context) error {
 	return nil
 }
 
-// ask returns how many volumes of the node cannot be used, and when the server started.
-func (n *nodeCondition) ask(ctx context.Context) (counts map[inaccessible]int, started time.Time, err error) {
+// ask returns how many volumes of the node cannot be used, and whether the server has checked
+// all of them since its start.
+func (n *nodeCondition) ask(ctx context.Context) (counts map[inaccessible]int, all bool, err error) {
 	answer, err := n.server(ctx, metricsPath)
 	if err != nil {
-		return nil, started, err
+		return nil, false, err
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		return nil, started, fmt.Errorf("the server's metrics: %s", answer.Status)
+		return nil, false, fmt.Errorf("the server's metrics: %s", answer.Status)
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	all, err := parser.TextToMetricFamilies(io.LimitReader(answer.Body, maxMetricsBytes))
+	page, err := parser.TextToMetricFamilies(io.LimitReader(answer.Body, maxMetricsBytes))
 	if err != nil {
-		return nil, started, fmt.Errorf("the server's metrics: %w", err)
+		return nil, false, fmt.Errorf("the server's metrics: %w", err)
 	}
-	if all[loopMetric] == nil {
-		return nil, started, errors.New("the server's metrics: its loop is off")
+	if page[allMetric] == nil {
+		return nil, false, errors.New("the server's metrics: its loop is off")
 	}
-	for _, m := range all[startMetric].GetMetric() {
-		started = time.Unix(int64(m.GetGauge().GetValue()), 0)
+	for _, m := range page[allMetric].GetMetric() {
+		all = m.GetGauge().GetValue() == 1
 	}
 	counts = map[inaccessible]int{}
-	for _, m := range all[volumesMetric].GetMetric() {
+	for _, m := range page[volumesMetric].GetMetric() {
 		labels := map[string]string{}
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
@@ -183,7 +179,7 @@ func (n *nodeCondition) ask(ctx context.Context) (counts map[inaccessible]int, s
 			counts[k] = n
 		}
 	}
-	return counts, started, nil
+	return counts, all, nil
 }
 
 // conditionOf puts counts into words, the worst first.

@@ -24,10 +24,10 @@ type conditioned struct {
 	// mu guards what the server answers.
 	mu   sync.Mutex
 	page string
-	// started is when the server has.
-	started time.Time
-	gone    bool
-	end     func()
+	// unchecked is true while the server has not checked all volumes.
+	unchecked bool
+	gone      bool
+	end       func()
 }
 
 func newConditioned(t *testing.T, already ...corev1.NodeCondition) *conditioned {
@@ -46,8 +46,12 @@ func (c *conditioned) start() {
 		if c.gone {
 			return nil, errors.New("no such socket")
 		}
+		all := 1
+		if c.unchecked {
+			all = 0
+		}
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(
-			fmt.Sprintf("# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n", c.started.Unix()) + "# TYPE node_healer_volumes gauge\n" + c.page + looks))}, nil
+			fmt.Sprintf("# TYPE node_healer_volumes gauge\n%s# TYPE node_healer_loop_checked_all gauge\nnode_healer_loop_checked_all %d\n", c.page, all)))}, nil
 	}
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan struct{})
@@ -104,7 +108,6 @@ const (
 	gone     = `node_healer_volumes{condition="DeviceMissing",driver="d",status="Inaccessible"} 2` + "\n"
 	lost     = `node_healer_volumes{condition="ReplicaLost",driver="d",status="DataLoss"} 1` + "\n"
 	degraded = `node_healer_volumes{condition="OutOfSpace",driver="d",status="Degraded"} 3` + "\n"
-	looks    = "# TYPE node_healer_loop_last_search_timestamp_seconds gauge\nnode_healer_loop_last_search_timestamp_seconds 1\n"
 	well     = `node_healer_volumes{condition="Healthy",driver="d",status="Healthy"} 9` + "\n"
 )
 
@@ -189,20 +192,22 @@ func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// TestNodeConditionStandsWhileAServerIsNew, which has not checked all volumes yet.
+// TestNodeConditionStandsWhileAServerIsNew, which has not checked all volumes yet, and no longer.
 func TestNodeConditionStandsWhileAServerIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConditioned(t)
 		c.answers(func() { c.page = gone })
 		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
-		c.answers(func() { c.page, c.started = "", time.Now() })
-		c.says(90*time.Second, "True DeviceMissing: DeviceMissing: 2 of d")
-		c.answers(func() { c.page = gone })
+		c.answers(func() { c.page, c.unchecked = "", true })
+		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.answers(func() { c.page, c.unchecked = gone, false })
 		if now := c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) || c.writes() != 1 {
 			t.Errorf("got %+v after %d writes", now, c.writes())
 		}
-		c.answers(func() { c.page, c.started = well, time.Now() })
-		c.says(problemStands+problemEvery, "False NoVolumeProblem: the node's volumes can be used")
+		c.answers(func() { c.page, c.unchecked = well, true })
+		c.says(time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.answers(func() { c.unchecked = false })
+		c.says(problemEvery, "False NoVolumeProblem: the node's volumes can be used")
 		c.end()
 	})
 }

@@ -104,6 +104,8 @@ type Loop struct {
 	found chan discovery
 	// discovering is true while volumes are searched for, discovered once they were found.
 	discovering, discovered bool
+	// checkedAll is healer.LoopState.CheckedAll.
+	checkedAll              bool
 	discoverAt, mayDiscover time.Time
 	// searched is healer.LoopState.Searched in nanoseconds. It is read from any goroutine.
 	searched atomic.Int64

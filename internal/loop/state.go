@@ -29,6 +29,7 @@ func (l *Loop) States(ctx context.Context) (s healer.LoopState) {
 // states is for the goroutine of Run.
 func (l *Loop) states() healer.LoopState {
 	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
+	checked := l.discovered
 	for _, v := range l.known.all {
 		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed}
 		if v.sick != nil {
@@ -40,8 +41,11 @@ func (l *Loop) states() healer.LoopState {
 				s.Verdict = ""
 			}
 		}
+		checked = checked && (!s.Checked.IsZero() || len(s.Health) > 0)
 		all.Volumes = append(all.Volumes, s)
 	}
+	l.checkedAll = l.checkedAll || checked
+	all.CheckedAll = l.checkedAll
 	return all
 }
 

@@ -96,6 +96,37 @@ func TestUnansweredSince(t *testing.T) {
 	})
 }
 
+// Before the loop has checked all volumes, one that is not seen may be sick; one that never
+// answers is told, and keeps nobody waiting for ever.
+func TestCheckedAll(t *testing.T) {
+	for name, tc := range map[string]struct {
+		volumes          int
+		broken, noAnswer error
+		// until is how long not all are checked, from when on all are; zero: never.
+		until, from time.Duration
+	}{
+		"all":               {volumes: 100, until: 30 * time.Second, from: time.Minute},
+		"none":              {from: time.Second},
+		"without a search":  {volumes: 1, broken: errors.New("no answer"), until: time.Hour},
+		"without an answer": {volumes: 1, noAnswer: errors.New("no worker"), until: 3 * time.Minute, from: 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := many(tc.volumes)
+			n.broken, n.noAnswer = tc.broken, tc.noAnswer
+			run(t, n, func() {
+				checked := func() bool { return n.loop.States(context.Background()).CheckedAll }
+				start := time.Now()
+				if time.Sleep(tc.until); tc.until > 0 && checked() {
+					t.Errorf("all are checked after %v", time.Since(start))
+				}
+				if time.Sleep(tc.from - tc.until); tc.from > 0 && !checked() {
+					t.Errorf("not all are checked after %v", time.Since(start))
+				}
+			})
+		})
+	}
+}
+
 // What the loop failed at last is told until it does not fail.
 func TestTheLastErrorIsTold(t *testing.T) {
 	n := acting(1)

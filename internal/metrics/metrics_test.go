@@ -112,7 +112,7 @@ func (l fakeLoop) states(context.Context) healer.LoopState {
 	for i := range l {
 		l[i].Verdict = healer.Abnormal
 	}
-	return healer.LoopState{On: true, Volumes: l, Searched: time.Unix(900, 0)}
+	return healer.LoopState{On: true, Volumes: l, Searched: time.Unix(900, 0), CheckedAll: true}
 }
 
 // What a loop saw before it was switched off is not shown, because nothing renews it.
@@ -127,7 +127,7 @@ func TestLoopThatIsOffHasNoSeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, text := get(t, m, Serving{}, "/metrics")
-	for _, name := range []string{"volumes", "volumes_left_alone", "loop_last_search_timestamp_seconds"} {
+	for _, name := range []string{"volumes", "volumes_left_alone", "loop_last_search_timestamp_seconds", "loop_checked_all"} {
 		if strings.Contains(text, namespace+"_"+name) {
 			t.Errorf("%s is there:\n%s", name, text)
 		}
@@ -157,7 +157,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	for _, line := range []string{
 		`node_healer_volumes{condition="Healthy",driver="driver-0",status="Healthy"} 1`, `node_healer_volumes{condition="other",driver="driver-0",status="Unknown"} 1`,
 		`node_healer_volumes{condition="Healthy",driver="other",status="Healthy"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`,
-		`node_healer_loop_last_search_timestamp_seconds 900`,
+		`node_healer_loop_last_search_timestamp_seconds 900`, `node_healer_loop_checked_all 1`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no %s", line)

@@ -49,13 +49,14 @@ func (m *Metrics) Watch(states func(context.Context) healer.LoopState) error {
 		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each, with the worst status of each.", []string{labelDriver, labelCondition, labelStatus}, nil),
 		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),
 		searched: prometheus.NewDesc(namespace+"_loop_last_search_timestamp_seconds", "When the loop last listed the volumes of this node, before the first time when it started.", nil, nil),
+		all:      prometheus.NewDesc(namespace+"_loop_checked_all", "1 once the loop has checked all volumes since it started, else 0.", nil, nil),
 	})
 }
 
 type watched struct {
-	m                       *Metrics
-	states                  func(context.Context) healer.LoopState
-	volumes, left, searched *prometheus.Desc
+	m                            *Metrics
+	states                       func(context.Context) healer.LoopState
+	volumes, left, searched, all *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -63,6 +64,7 @@ func (w watched) Describe(to chan<- *prometheus.Desc) {
 	to <- w.volumes
 	to <- w.left
 	to <- w.searched
+	to <- w.all
 }
 
 // Collect implements prometheus.Collector.
@@ -96,6 +98,11 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	for driver, count := range left {
 		to <- prometheus.MustNewConstMetric(w.left, prometheus.GaugeValue, float64(count), driver)
 	}
+	all := 0.0
+	if now.CheckedAll {
+		all = 1
+	}
+	to <- prometheus.MustNewConstMetric(w.all, prometheus.GaugeValue, all)
 	to <- prometheus.MustNewConstMetric(w.searched, prometheus.GaugeValue, float64(now.Searched.UnixNano())/float64(time.Second))
 }
 

@@ -35,4 +35,7 @@ type LoopState struct {
 	Action string
 	// Volumes has none once the loop has ended, and if it does not answer.
 	Volumes []VolumeState
+	// CheckedAll is true since the loop has checked all volumes that its first search found, or
+	// told of those without an answer. Before, a volume that is not seen may be sick.
+	CheckedAll bool
 }
