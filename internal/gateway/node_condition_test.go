@@ -30,10 +30,11 @@ type conditioned struct {
 	end       func()
 }
 
-func newConditioned(t *testing.T, already ...corev1.NodeCondition) *conditioned {
+// newConditioned is one whose server answers page from the start.
+func newConditioned(t *testing.T, page string, already ...corev1.NodeCondition) *conditioned {
 	t.Helper()
 	theirs := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
-	c := &conditioned{t: t, api: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Conditions: append(already, theirs)}})}
+	c := &conditioned{t: t, page: page, api: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Conditions: append(already, theirs)}})}
 	c.start()
 	return c
 }
@@ -113,8 +114,7 @@ const (
 
 func TestNodeSaysThatVolumesCannotBeUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newConditioned(t)
-		c.answers(func() { c.page = degraded + well })
+		c := newConditioned(t, degraded+well)
 		c.says(time.Hour, "")
 		c.answers(func() { c.page += gone })
 		c.says(50*time.Second, "")
@@ -142,8 +142,7 @@ func TestNodeSaysThatVolumesCannotBeUsed(t *testing.T) {
 // before do not work again.
 func TestNodeConditionStandsWhileTheReasonChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newConditioned(t)
-		c.answers(func() { c.page = gone })
+		c := newConditioned(t, gone)
 		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.answers(func() { c.page = lost })
 		if now := c.says(20*time.Second, "True ReplicaLost: ReplicaLost: 1 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) {
@@ -170,8 +169,7 @@ func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newConditioned(t, corev1.NodeCondition{Type: problem, Status: tc.status, Reason: "Old", Message: "old", LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))})
-				c.answers(func() { c.page = tc.page })
+				c := newConditioned(t, tc.page, corev1.NodeCondition{Type: problem, Status: tc.status, Reason: "Old", Message: "old", LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))})
 				c.says(20*time.Second, tc.want)
 				c.end()
 			})
@@ -182,8 +180,7 @@ func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 // TestNodeConditionStandsWithoutAnAnswer of the server.
 func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newConditioned(t)
-		c.answers(func() { c.page = gone })
+		c := newConditioned(t, gone)
 		c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.answers(func() { c.gone = true })
 		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
@@ -195,8 +192,7 @@ func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 // TestNodeConditionStandsWhileAServerIsNew, which has not checked all volumes yet, and no longer.
 func TestNodeConditionStandsWhileAServerIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newConditioned(t)
-		c.answers(func() { c.page = gone })
+		c := newConditioned(t, gone)
 		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.answers(func() { c.page, c.unchecked = "", true })
 		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
