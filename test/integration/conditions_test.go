@@ -66,12 +66,6 @@ var sicknesses = map[string]sick{
 		needsReadErrors(t, v)
 		v.Unpublish()
 	}, []string{"DeviceReadError", "NotMounted", "not healthy (DeviceReadError)"}},
-	"the superblock is read-only": {"btrfs", func(t *testing.T, v *harness.Volume) {
-		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	}, []string{"ReadOnlyFilesystem"}},
-	"the published mount is read-only": {"ext4", func(t *testing.T, v *harness.Volume) {
-		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-	}, []string{"ReadOnlyFilesystem", "recorded was read-write"}},
 	"bound twice": {"ext4", func(t *testing.T, v *harness.Volume) {
 		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
 		harness.Must(t, unix.Mount(v.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
