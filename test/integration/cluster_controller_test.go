@@ -13,7 +13,6 @@ import (
 	"io"
 	"math/big"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -364,25 +363,6 @@ func TestCertificateThatIsReplaced(t *testing.T) {
 		if err := identify(within(t), old); err != nil {
 			t.Errorf("a connection that was open: %v", err)
 		}
-	}
-}
-
-// TestProbe is what kubelet runs in the container.
-func TestProbe(t *testing.T) {
-	n := harness.NewNode(t, "--standalone")
-	probe := func() error {
-		return exec.Command(harness.Server(), "--probe", "--endpoint=unix://"+n.Socket()).Run()
-	}
-	if probe() == nil {
-		t.Error("there is no server, and it is said to serve")
-	}
-	n.Start()
-	if err := probe(); err != nil {
-		t.Errorf("a server that serves: %v", err)
-	}
-	n.Stop()
-	if probe() == nil {
-		t.Error("the server is gone, and it is said to serve")
 	}
 }
 
