@@ -173,41 +173,6 @@ func TestDriverRollsOut(t *testing.T) {
 	v.Heals()
 }
 
-// TestOtherPodsThanTheDrivers heals whatever the state of pods that are not the
-// driver's. Informers deliver pods in order: when the driver's pod is known, the other
-// one is, too.
-func TestOtherPodsThanTheDrivers(t *testing.T) {
-	m := newMember(t)
-	m.Enforces("privileged")
-	m.Start()
-	v := m.ruled("other")
-	drivers := m.daemon("driver", mounts(m.pluginDir()))
-	known := func() {
-		t.Helper()
-		m.Ready(drivers, false)
-		v.Waits()
-		m.Ready(drivers, true)
-		v.Heals()
-	}
-	lonely := cluster.Pod(m.namespace, "lonely", thisNode)
-	mounts(m.pluginDir())(&lonely.Spec)
-	for name, other := range map[string]*corev1.Pod{
-		"another driver's":           m.daemon("another", mounts(m.Kubelet+"/plugins/another.example.com")),
-		"one of all plugins":         m.daemon("monitor", mounts(m.Kubelet+"/plugins")),
-		"one of no driver":           m.daemon("logs", mounts("/var/log")),
-		"one that no DaemonSet made": cluster.Create(t, m.api, lonely),
-	} {
-		t.Run(name, func(*testing.T) {
-			m.Ready(other, false)
-			known()
-			cluster.Terminate(t, m.api, other)
-			known()
-			cluster.Delete(t, m.api, other)
-			known()
-		})
-	}
-}
-
 // TestDriverGrace waits no longer than --driver-grace.
 func TestDriverGrace(t *testing.T) {
 	m := newMember(t)

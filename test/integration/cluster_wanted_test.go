@@ -10,19 +10,6 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestWantedByAPod heals without a running container, as long as the API says
-// that the pod wants the volume here.
-func TestWantedByAPod(t *testing.T) {
-	m := newMember(t)
-	m.Start()
-	v := m.newClaimed("ext4", "wanted")
-	m.Expect("healthy", v.Request())
-	before := m.Table()
-	v.Lose()
-	m.Expect("healed", v.Request(), "NotMounted", "rebind")
-	m.SameTable(before)
-}
-
 // TestNotWantedByThePod changes nothing where the pod no longer wants the volume, each
 // time beside a pod that does.
 func TestNotWantedByThePod(t *testing.T) {
