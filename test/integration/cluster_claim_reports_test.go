@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -198,41 +197,6 @@ func TestHealthOfAClaim(t *testing.T) {
 	if claim.Annotations["pv.kubernetes.io/bind-completed"] != "yes" || claim.Spec.VolumeName != v.PV {
 		t.Errorf("the claim has lost something: %+v", claim)
 	}
-}
-
-// TestUnhealthyWhileOnePodIs asks alternately at the mount points of two pods, of
-// which one lost its mount: the volume stays unhealthy in between.
-func TestUnhealthyWhileOnePodIs(t *testing.T) {
-	m := newMember(t, "--mode=check")
-	m.Start()
-	v := m.newClaimed("ext4", "by-turns", func(c *cluster.Volume) { c.Access = corev1.ReadWriteMany })
-	second := cluster.Create(t, m.api, cluster.Pod(m.namespace, "second", thisNode, v.object.Claim))
-	mountPoints := []string{v.MountPoint(), v.MountPointOf(string(second.UID))}
-	ask := func(mountPoint string) {
-		t.Helper()
-		_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeHealth(within(t), &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID, VolumePublishPath: mountPoint})
-		harness.Must(t, err)
-	}
-	ask(mountPoints[0])
-	v.becomes("healthy")
-	v.Publish(string(second.UID))
-	harness.Run(t, "umount", mountPoints[1]) // before any check
-	ask(mountPoints[1])
-	v.becomes("unhealthy")
-	for range 5 {
-		for _, mountPoint := range mountPoints {
-			ask(mountPoint)
-		}
-	}
-	harness.Run(t, "mount", "--bind", v.Staging, mountPoints[1])
-	for _, mountPoint := range mountPoints {
-		ask(mountPoint)
-	}
-	v.becomes("healthy")
-	harness.Eventually(t, "it is told once that it was abnormal, and once that it is not", func() bool {
-		events, _ := m.told(v.claim.Name)
-		return slices.Equal(events, []string{"Warning VolumeAbnormal 1", "Normal VolumeHealthy 1"})
-	})
 }
 
 // TestReportsAfterAnOutage reports after an outage of the API what happened during it,
