@@ -125,23 +125,6 @@ func TestCSIOfSickVolumes(t *testing.T) {
 	}
 }
 
-// TestCSIHealsNothing shows that only NodeHealer heals.
-func TestCSIHealsNothing(t *testing.T) {
-	n := harness.NewNode(t, "--standalone").Start()
-	v := n.NewVolume("ext4", "asked for")
-	n.Expect("healthy", v.Request())
-	v.Unpublish()
-	before := n.Table()
-	if got := csiHealth(t, n, publishedHealth(v)); !slices.Equal(got, []string{"INACCESSIBLE NotMounted"}) {
-		t.Errorf("got %v", got)
-	}
-	n.SameTable(before)
-	n.Expect("healed", v.Request())
-	if got := csiHealth(t, n, publishedHealth(v)); len(got) != 0 {
-		t.Errorf("healed: %v", got)
-	}
-}
-
 // TestCSIOfADriverThatStagesNothing asks as kubelet does before a volume is published:
 // at its staging path, and at a target that does not exist yet. Kubelet makes the
 // staging directory, with its file, for all drivers.
