@@ -14,12 +14,7 @@ import (
 // openSource returns a reference to a healthy mount on the host, by its mount id: what was
 // mounted at its path since may be another volume's.
 func openSource(m facts.Mount) (int, error) {
-	at, err := openTarget(m.Path)
-	if err != nil {
-		return -1, err
-	}
-	defer at.close()
-	fd, err := at.open(m.Ref())
+	fd, err := thread{}.openMount(m.Path, m.Ref())
 	switch {
 	case errors.Is(err, operation.ErrRefused):
 		err = refuse("%q was mounted anew since it was inspected", m.Path)

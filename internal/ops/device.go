@@ -26,12 +26,7 @@ func readNode(clone int, dev facts.Dev, a *facts.OpenedDevice) (string, syscall.
 		return "open the device", errnoOf(err)
 	}
 	defer unix.Close(fd)
-	describe(fd, a)
-	op, errno := readBlock(fd)
-	if errno == 0 {
-		measureBacking(fd, dev, a)
-	}
-	return op, errno
+	return readDevice(fd, dev, a)
 }
 
 // readBehind reads one block of the device behind a filesystem: the filesystem
@@ -46,10 +41,15 @@ func readBehind(q ProbeQuery, a *facts.OpenedDevice) (string, syscall.Errno) {
 		return "", 0
 	}
 	defer unix.Close(fd)
+	return readDevice(fd, q.Number, a)
+}
+
+// readDevice describes an open device, and reads one block of it.
+func readDevice(fd int, dev facts.Dev, a *facts.OpenedDevice) (string, syscall.Errno) {
 	describe(fd, a)
 	op, errno := readBlock(fd)
 	if errno == 0 {
-		measureBacking(fd, q.Number, a)
+		measureBacking(fd, dev, a)
 	}
 	return op, errno
 }

@@ -21,8 +21,8 @@ type FinalizeQuery struct {
 
 // FinalizeAnswer says how far the attributes got.
 type FinalizeAnswer struct {
-	// Left counts copies in other mount namespaces that are still read-only; -1 when
-	// that took too long to find out. The mount itself is writable then and keeps
+	// Left counts copies in other mount namespaces that are still read-only; -1 when that
+	// could not be found out in time. The mount itself is writable then and keeps
 	// AttrUnfinalized, by which the next call knows that copies are left.
 	Left int
 }

@@ -26,17 +26,12 @@ const fusectlMagic = 0x65735543
 // its superblock, and so the number of the connection from being given to another volume's
 // between the checks and the write.
 func abortFUSE(q facts.AbortPlan) (done bool, err error) {
-	target, err := openTarget(q.Mount.Path)
-	if err != nil {
-		return false, err
-	}
-	defer target.close()
-	fd, err := target.open(q.Mount.Ref())
+	fd, err := thread{}.openMount(q.Mount.Path, q.Mount.Ref())
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(fd)
-	if err := deadOf(q.Mount).checkType(target.thread, facts.FUSE); err != nil {
+	if err := deadOf(q.Mount).checkType(thread{}, facts.FUSE); err != nil {
 		return false, err
 	}
 	abort, err := openAbort(q.Mount.Dev)

@@ -73,11 +73,26 @@ func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
 // process ends at that process's root directory, which the process chooses.
 func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []namespace, err error) {
 	runtime.LockOSThread() // for good: mount.Enter gives the thread a root directory of its own
-	w, err := newNamespaceWalk(keep)
+	host, err := mount.OwnOwner()
 	if err != nil {
 		return nil, err
 	}
-	defer w.close()
+	proc, err := openProcfs()
+	if err != nil {
+		return nil, err
+	}
+	defer proc.close()
+	home, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return nil, err
+	}
+	defer home.Close()
+	dir, err := os.Open("/proc/thread-self")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	w := &namespaceWalk{keep: keep, proc: proc, host: host, home: home, thread: thread{dir}, seen: map[uint64]bool{}}
 	defer func() {
 		if err != nil {
 			closeAll(found)
@@ -112,34 +127,6 @@ type namespaceWalk struct {
 	// another owner; count the mounts that were read.
 	seen  map[uint64]bool
 	count int
-}
-
-func newNamespaceWalk(keep func([]facts.Mount) []facts.Mount) (w *namespaceWalk, err error) {
-	w = &namespaceWalk{keep: keep, proc: -1, seen: map[uint64]bool{}}
-	defer func() {
-		if err != nil {
-			w.close()
-		}
-	}()
-	if w.host, err = mount.OwnOwner(); err != nil {
-		return nil, err
-	}
-	if w.proc, err = openProcfs(); err != nil {
-		return nil, err
-	}
-	if w.home, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
-		return nil, err
-	}
-	w.thread.dir, err = os.Open("/proc/thread-self")
-	return w, err
-}
-
-func (w *namespaceWalk) close() {
-	if w.proc >= 0 {
-		w.proc.close()
-	}
-	_ = w.home.Close() // also of nil
-	_ = w.thread.dir.Close()
 }
 
 // back brings the thread back to the namespace in which it began.

@@ -5,8 +5,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -25,7 +23,7 @@ type propagatedMounts struct {
 	// budget bounds each job: the way to a copy may lead through a filesystem that hangs,
 	// and the mount on the host must not stay read-only because of that.
 	budget time.Duration
-	// stuck is true once a job took longer than the budget: no further one is begun.
+	// stuck is true once a job failed, or took longer than the budget: no further one is begun.
 	stuck bool
 	list  []propagatedMount
 	// missed counts the copies that could not be opened.
@@ -41,16 +39,12 @@ type propagatedMount struct {
 func findPropagatedMounts(m, parentMount facts.Ref, budget time.Duration) *propagatedMounts {
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	p := &propagatedMounts{home: home, budget: budget, stuck: err != nil}
-	p.do(func() {
-		if err := p.find(m, parentMount); err != nil {
-			p.missed++
-		}
-	})
+	p.do(func() error { return p.find(m, parentMount) })
 	return p
 }
 
 // do runs a job, and abandons it when the budget is over.
-func (p *propagatedMounts) do(job func()) {
+func (p *propagatedMounts) do(job func() error) {
 	if p.stuck {
 		return
 	}
@@ -59,9 +53,9 @@ func (p *propagatedMounts) do(job func()) {
 }
 
 // set sets the attributes of all copies. It returns the number of those that do not have
-// them now; -1 means that it took too long.
+// them now; -1 means that it is not known.
 func (p *propagatedMounts) set(attr facts.Attr) (left int) {
-	p.do(func() {
+	p.do(func() error {
 		left = p.missed
 		for _, c := range p.list {
 			// mount_setattr(2) takes only mounts of the caller's namespace.
@@ -73,6 +67,7 @@ func (p *propagatedMounts) set(attr facts.Attr) (left int) {
 				left++
 			}
 		}
+		return nil
 	})
 	if p.stuck {
 		return -1
@@ -93,6 +88,12 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 		}
 		return nil
 	}
+	// The thread's own /proc, before it meets others.
+	dir, err := os.Open("/proc/thread-self")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	for _, ns := range namespaces {
 		copies := wanted.Among(ns.table)
 		if len(copies) == 0 {
@@ -104,7 +105,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 			continue
 		}
 		for _, one := range copies {
-			fd, err := openMount(one)
+			fd, err := thread{dir}.openMount(one.Path, one.Ref())
 			switch {
 			case errors.Is(err, operation.ErrRefused): // another mount covers the copy: no process reaches it
 			case err != nil:
@@ -115,28 +116,4 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 		}
 	}
 	return nil
-}
-
-// openMount opens a mount of the calling thread's mount table, if it is topmost at its path. It
-// follows no link there.
-func openMount(m facts.Mount) (int, error) {
-	at, err := openTarget(m.Path)
-	if err != nil {
-		return -1, err
-	}
-	defer at.close()
-	fd, err := mount.OpenTop(at.dir, at.name)
-	if err != nil {
-		return -1, err
-	}
-	var st unix.Statx_t
-	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
-	if err == nil && int(st.Mnt_id) != m.OldID {
-		err = refuse("something else is mounted on it")
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
 }

@@ -66,7 +66,10 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 // ended, for which the caller waits (worker.ErrLeft).
 func (q ReplaceInContainersQuery) within(home *os.File, here []int) []facts.ContainerProbe {
 	var results []facts.ContainerProbe // of the thread alone, until that has ended
-	ended, err := onThread(home, q.Budget, func() { results = q.namespace(home, here) })
+	ended, err := onThread(home, q.Budget, func() (err error) {
+		results, err = q.namespace(home, here)
+		return err
+	})
 	switch {
 	case !ended:
 		return slices.Repeat([]facts.ContainerProbe{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(here))
@@ -77,13 +80,10 @@ func (q ReplaceInContainersQuery) within(home *os.File, here []int) []facts.Cont
 }
 
 // namespace works on the swaps of one namespace, one after the other.
-func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.ContainerProbe {
-	fail := func(err error) []facts.ContainerProbe {
-		return slices.Repeat([]facts.ContainerProbe{failed(err)}, len(here))
-	}
+func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) ([]facts.ContainerProbe, error) {
 	in, err := openContainer(q.Swaps[here[0]].Container)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	defer in.close()
 	swaps := make([]*swap, len(here))
@@ -94,11 +94,11 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.C
 	}
 	pause("replace-in-container/cloned")
 	if err := in.enter(); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	pause("replace-in-container/entered")
 	if err := copyNested(home, in, swaps); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	pause("replace-in-container/copied")
 	results := make([]facts.ContainerProbe, len(here))
@@ -116,7 +116,7 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.C
 		results[n] = in.probe(s.query.Container)
 		results[n].Swapped = s.swapped
 	}
-	return results
+	return results, nil
 }
 
 func failed(err error) facts.ContainerProbe {

@@ -71,6 +71,17 @@ func (h targetHandle) open(want facts.Ref) (int, error) {
 	return fd, err
 }
 
+// openMount opens the given mount of the thread's mount namespace, if it is topmost at the path.
+func (t thread) openMount(p string, want facts.Ref) (int, error) {
+	at, err := openTarget(p)
+	if err != nil {
+		return -1, err
+	}
+	defer at.close()
+	at.thread = t
+	return at.open(want)
+}
+
 // checkTop refuses when the given mount is not topmost at the target.
 func (h targetHandle) checkTop(want facts.Ref) error {
 	fd, err := h.open(want)

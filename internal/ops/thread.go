@@ -68,13 +68,13 @@ func uniqueID(dir int, name string, flags int) uint64 {
 // enter others, and waits until the budget is over: ended is false then, and the job may go on until
 // the worker has ended. All threads of a worker but the one that runs operations are in the mount
 // namespace of the server's container.
-func onThread(home *os.File, budget time.Duration, job func()) (ended bool, err error) {
+func onThread(home *os.File, budget time.Duration, job func() error) (ended bool, err error) {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // without an unlock: the runtime ends the thread with this goroutine
 		err := mount.Enter(home)
 		if err == nil {
-			job()
+			err = job()
 		}
 		done <- err
 	}()

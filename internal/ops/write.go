@@ -60,18 +60,12 @@ func write(q WriteQuery) (w facts.Write, _ error) {
 		return facts.Write{Answer: a, Unable: slices.Contains(unable, a.Errno) || slices.Contains(full, a.Errno)}, ownShortage(err)
 	}
 	defer unix.Close(fd)
-	for _, step := range []struct {
-		op  string
-		run func() (int, error)
-	}{
-		{"write", func() (int, error) { return unix.Write(fd, writeBlock) }},
-		{"fdatasync", func() (int, error) { return 0, unix.Fdatasync(fd) }},
-	} {
-		if _, err := retryEINTR(step.run); err != nil {
-			// No space is no fault, except for data that was accepted and then lost.
-			noSpace := step.op == "write" && slices.Contains(full, errnoOf(err))
-			return facts.Write{Answer: answer(step.op, err), Unable: noSpace}, nil
-		}
+	if _, err := retryEINTR(func() (int, error) { return unix.Write(fd, writeBlock) }); err != nil {
+		return facts.Write{Answer: answer("write", err), Unable: slices.Contains(full, errnoOf(err))}, nil
+	}
+	// Here no space is a fault: data was accepted and then lost.
+	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fdatasync(fd) }); err != nil {
+		return facts.Write{Answer: answer("fdatasync", err)}, nil
 	}
 	return facts.Write{}, nil
 }
@@ -90,12 +84,7 @@ func syncRoot(clone int) facts.Write {
 // cloneOf makes a detached clone of the given mount, by a descriptor on it: of no other one that is
 // put on the path meanwhile.
 func cloneOf(p string, want facts.Ref) (clone int, err error) {
-	l, err := openTarget(p)
-	if err != nil {
-		return -1, err
-	}
-	defer l.close()
-	fd, err := l.open(want)
+	fd, err := thread{}.openMount(p, want)
 	if err != nil {
 		return -1, err
 	}
