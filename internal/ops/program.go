@@ -1,11 +1,12 @@
 package ops
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"os/exec"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -15,6 +16,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
+// lastOutput is how long the outputs are read after the program has ended: what left its group may
+// keep them open for ever.
+const lastOutput = 100 * time.Millisecond
+
 // runProgram runs a program in a session and process group of its own, and kills that
 // group when the program has ended, and at the deadline. The kernel kills the program
 // when this process ends.
@@ -23,96 +28,60 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 		return a, err
 	}
 	_ = operation.KeepFilesPrivate() // the server may have inherited descriptors, and passed them on
-	p, err := startProgram(q)
+	out := &firstOutput{limit: q.Limit}
+	program := &exec.Cmd{
+		Path: q.Path, Args: slices.Concat([]string{q.Path}, q.Args), Dir: "/",
+		Env:   slices.Concat([]string{}, q.Env), // not nil, which is this process's own
+		Stdin: bytes.NewReader(q.Stdin), Stdout: out, Stderr: out,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+		WaitDelay:   lastOutput,
+	}
+	if q.OnHost {
+		err = program.Start()
+	} else {
+		elsewhere(func() { err = program.Start() })
+	}
 	if err != nil {
 		return a, fmt.Errorf("start %s: %w", q.Path, err)
 	}
+	// The program, and what it started that is still in its group.
+	killGroup := func() { _ = unix.Kill(-program.Process.Pid, unix.SIGKILL) }
 	late := make(chan struct{})
 	timer := time.AfterFunc(time.Until(q.Deadline), func() {
-		p.killGroup()
+		killGroup()
 		close(late)
 	})
 	// It is not reaped before its group was killed: until then the number is its own.
-	_, err = retryEINTR(func() (int, error) { return 0, unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+	_, err = retryEINTR(func() (int, error) {
+		return 0, unix.Waitid(unix.P_PID, program.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	})
 	if !timer.Stop() {
 		<-late
 		a.Late = true
 	}
-	p.killGroup()
+	killGroup()
 	if err != nil {
 		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
 	}
-	var status unix.WaitStatus
-	if _, err = retryEINTR(func() (int, error) { return unix.Wait4(p.pid, &status, 0, nil) }); err != nil {
+	err = program.Wait()
+	if program.ProcessState == nil {
 		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
 	}
-	// What left the group may keep the outputs open for ever.
-	if err := p.out.SetReadDeadline(time.Now().Add(lastOutput)); err != nil {
-		return a, fmt.Errorf("read the output of %s: %w", q.Path, err)
-	}
-	out := <-p.output
-	a.Code, a.Output, a.Cut = status.ExitStatus(), out.text, out.cut
+	a.Code, a.Output, a.Cut = program.ProcessState.ExitCode(), out.text, out.cut || errors.Is(err, exec.ErrWaitDelay)
 	return a, nil
 }
 
-// lastOutput is how long the outputs are read after the program has ended.
-const lastOutput = 100 * time.Millisecond
-
-// program is one that runs.
-type program struct {
-	pid    int
-	out    *os.File
-	output chan kept
+// firstOutput keeps the first bytes that a program writes.
+type firstOutput struct {
+	text  []byte
+	limit int
+	cut   bool
 }
 
-// killGroup kills the program, and what it started that is still in its group.
-func (p *program) killGroup() { _ = unix.Kill(-p.pid, unix.SIGKILL) }
-
-// kept is what is kept of its outputs.
-type kept struct {
-	text []byte
-	cut  bool
-}
-
-func startProgram(q facts.Program) (*program, error) {
-	stdin, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer stdin.Close()
-	out, stdout, err := os.Pipe()
-	if err != nil {
-		return nil, errors.Join(err, in.Close())
-	}
-	defer stdout.Close()
-	attr := &syscall.ProcAttr{
-		Dir: "/", Env: q.Env,
-		Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()}, // Fd makes them block, as the program expects
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-	}
-	p := &program{out: out, output: make(chan kept, 1)}
-	start := func() { p.pid, _, err = syscall.StartProcess(q.Path, append([]string{q.Path}, q.Args...), attr) }
-	if q.OnHost {
-		start()
-	} else {
-		elsewhere(start)
-	}
-	if err != nil {
-		return nil, errors.Join(err, in.Close(), out.Close())
-	}
-	go func() {
-		_, _ = in.Write(q.Stdin) // a program need not read it
-		_ = in.Close()
-	}()
-	go func() {
-		text, err := io.ReadAll(io.LimitReader(out, int64(q.Limit)))
-		dropped := int64(0)
-		if err == nil {
-			dropped, err = io.Copy(io.Discard, out)
-		}
-		p.output <- kept{text, dropped > 0 || err != nil}
-	}()
-	return p, nil
+func (o *firstOutput) Write(text []byte) (int, error) {
+	kept := text[:min(len(text), o.limit-len(o.text))]
+	o.text, o.cut = append(o.text, kept...), o.cut || len(kept) < len(text)
+	return len(text), nil
 }
 
 // elsewhere runs start on a thread that has not entered the host's mount namespace, and

@@ -24,7 +24,7 @@ type ProgramResult struct {
 	// Code is its exit code, -1 if a signal ended it.
 	Code   int
 	Output []byte
-	// Cut is true if it wrote more than that, or if what it started still may.
+	// Cut is true if it wrote more than that, or if it succeeded and what it started still may.
 	Cut bool
 	// Late is true if it was killed at its deadline.
 	Late bool
