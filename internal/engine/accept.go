@@ -85,7 +85,9 @@ func (o *observation) acceptCapability() error {
 	}
 	o.c.Block = want.Access == healer.AccessBlock
 	top, mounted := p.Top()
-	if mounted && facts.LocalFS(want.FSType) && facts.LocalFS(top.FSType) && family(want.FSType) != family(top.FSType) {
+	// Many drivers that serve a filesystem of their own ignore fs_type; the names of those on a disk
+	// mean the same to every driver.
+	if mounted && facts.IsType(want.FSType, facts.Disk) && facts.IsType(top.FSType, facts.Disk) && family(want.FSType) != family(top.FSType) {
 		return healer.Invalid("volume_capability.mount.fs_type", "says %s, and volume_path is %s", want.FSType, top.FSType)
 	}
 	return nil

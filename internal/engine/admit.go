@@ -175,7 +175,7 @@ func named(c healer.Case, p healer.MountPoint) bool {
 // proveWithoutDevice proves a network, FUSE or memory filesystem: it is the recorded
 // mount itself, or kubelet's files name this volume for the mount point and the source
 // is the recorded one.
-func proveWithoutDevice(c healer.Case, dev facts.Dev, sb facts.Superblock) error {
+func proveWithoutDevice(c healer.Case, dev facts.Dev, sb healer.Superblock) error {
 	mountPoint, found := ownMountPoint(c, dev)
 	if !found {
 		return errors.New("without a device only the staged mount can prove identity, and it is another filesystem")

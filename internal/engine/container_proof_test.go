@@ -150,7 +150,7 @@ func unproven(p healer.MountPoint) healer.MountPoint {
 // What is staged is the volume's own; what is published may be older.
 func TestWhatAContainerShouldHave(t *testing.T) {
 	placeholderOn := func(p healer.MountPoint) healer.MountPoint { p.Stack[0].Attr = placeholder; return p }
-	sbs := map[facts.Dev]facts.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
+	sbs := map[facts.Dev]healer.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
 	for name, tc := range map[string]struct {
 		mountPoints []healer.MountPoint
 		want        facts.Dev

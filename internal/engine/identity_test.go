@@ -44,78 +44,78 @@ func TestDiffers(t *testing.T) {
 
 func TestProveIdentityOfADevice(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*healer.Case, *facts.Superblock)
+		change func(*healer.Case, *healer.Superblock)
 		want   string
 	}{
-		"all of it":             {func(*healer.Case, *facts.Superblock) {}, ""},
-		"never healthy":         {func(c *healer.Case, _ *facts.Superblock) { c.Record = nil }, "never seen healthy"},
-		"unknown filesystem":    {func(_ *healer.Case, sb *facts.Superblock) { sb.Dev.Minor++ }, "nothing is known"},
-		"another boot":          {func(c *healer.Case, _ *facts.Superblock) { c.BootID = "boot-2" }, ""},
-		"another disk":          {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.Identity.Serial = "x" }, "serial number"},
-		"the disk is gone":      {func(_ *healer.Case, sb *facts.Superblock) { *sb.Device = facts.BlockDevice{Missing: true} }, "no filesystem UUID can be read"},
-		"nameless, this boot":   {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb); sb.Kind = facts.KindBlock }, ""},
-		"nameless filesystem":   {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb) }, "no serial number"},
-		"nameless, other boot":  {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb); c.BootID = "boot-2" }, "no serial number"},
-		"nameless, number used": {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb); sb.Device.DiskSeq++ }, "no serial number"},
-		"nameless, no sequence": {func(c *healer.Case, sb *facts.Superblock) {
+		"all of it":             {func(*healer.Case, *healer.Superblock) {}, ""},
+		"never healthy":         {func(c *healer.Case, _ *healer.Superblock) { c.Record = nil }, "never seen healthy"},
+		"unknown filesystem":    {func(_ *healer.Case, sb *healer.Superblock) { sb.Dev.Minor++ }, "nothing is known"},
+		"another boot":          {func(c *healer.Case, _ *healer.Superblock) { c.BootID = "boot-2" }, ""},
+		"another disk":          {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.Identity.Serial = "x" }, "serial number"},
+		"the disk is gone":      {func(_ *healer.Case, sb *healer.Superblock) { *sb.Device = facts.BlockDevice{Missing: true} }, "no filesystem UUID can be read"},
+		"nameless, this boot":   {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb); sb.Kind = facts.KindBlock }, ""},
+		"nameless filesystem":   {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb) }, "no serial number"},
+		"nameless, other boot":  {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb); c.BootID = "boot-2" }, "no serial number"},
+		"nameless, number used": {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb); sb.Device.DiskSeq++ }, "no serial number"},
+		"nameless, no sequence": {func(c *healer.Case, sb *healer.Superblock) {
 			nameless(c, sb)
 			c.Record.DiskSeq, sb.Device.DiskSeq = 0, 0
 		}, "no serial number"},
-		"a filesystem UUID alone": {func(c *healer.Case, sb *facts.Superblock) { uuidAlone(c, sb) }, "which a clone shares"},
-		"a filesystem UUID, and kubelet names another volume": {func(c *healer.Case, sb *facts.Superblock) {
+		"a filesystem UUID alone": {func(c *healer.Case, sb *healer.Superblock) { uuidAlone(c, sb) }, "which a clone shares"},
+		"a filesystem UUID, and kubelet names another volume": {func(c *healer.Case, sb *healer.Superblock) {
 			uuidAlone(c, sb)
 			c.MountPoints = []healer.MountPoint{{Role: healer.RoleStaging, Inspect: facts.PathInfo{VolData: &facts.VolData{VolumeHandle: "other"}}}}
 		}, "which a clone shares"},
-		"a filesystem UUID, and kubelet names the volume": {func(c *healer.Case, sb *facts.Superblock) {
+		"a filesystem UUID, and kubelet names the volume": {func(c *healer.Case, sb *healer.Superblock) {
 			uuidAlone(c, sb)
 			c.MountPoints = []healer.MountPoint{{Role: healer.RoleStaging, Inspect: facts.PathInfo{VolData: &facts.VolData{}}}}
 		}, ""},
 	} {
 		c := healer.Case{BootID: "boot-1", Record: &healer.Record{BootID: "boot-1", Identity: known, DiskSeq: 5}}
-		sb := facts.Superblock{Dev: disk, Device: &facts.BlockDevice{Identity: known, DiskSeq: 5}}
+		sb := healer.Superblock{Dev: disk, Device: &facts.BlockDevice{Identity: known, DiskSeq: 5}}
 		tc.change(&c, &sb)
-		c.Superblocks = map[facts.Dev]facts.Superblock{sb.Dev: sb}
+		c.Superblocks = map[facts.Dev]healer.Superblock{sb.Dev: sb}
 		expectProof(t, name, proveIdentity(c, disk), tc.want)
 	}
 }
 
 // nameless takes away all that identifies the device but its size.
-func nameless(c *healer.Case, sb *facts.Superblock) {
+func nameless(c *healer.Case, sb *healer.Superblock) {
 	c.Record.Identity, sb.Device.Identity = facts.Identity{Size: 100}, facts.Identity{Size: 100}
 }
 
 // uuidAlone leaves the device's filesystem UUID and size, of another boot.
-func uuidAlone(c *healer.Case, sb *facts.Superblock) {
+func uuidAlone(c *healer.Case, sb *healer.Superblock) {
 	id := facts.Identity{FilesystemUUID: "uuid", Size: 100}
 	c.Record.Identity, sb.Device.Identity, c.BootID = id, id, "boot-2"
 }
 
 func TestSameDisk(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*healer.Case, *facts.Superblock)
+		change func(*healer.Case, *healer.Superblock)
 		want   bool
 	}{
-		"all of it":                  {func(*healer.Case, *facts.Superblock) {}, true},
-		"of another size":            {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.Identity.Size = 1 }, true},
-		"no record":                  {func(c *healer.Case, _ *facts.Superblock) { c.Record = nil }, false},
-		"no device":                  {func(_ *healer.Case, sb *facts.Superblock) { sb.Device = nil }, false},
-		"another serial":             {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.Identity.Serial = "x" }, false},
-		"another filesystem":         {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.Identity.FilesystemUUID = "x" }, false},
-		"no UUID told":               {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.Identity.FilesystemUUID = "" }, true},
-		"another sequence":           {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.DiskSeq++ }, true},
-		"another boot":               {func(c *healer.Case, _ *facts.Superblock) { c.BootID = "boot-2" }, true},
+		"all of it":                  {func(*healer.Case, *healer.Superblock) {}, true},
+		"of another size":            {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.Identity.Size = 1 }, true},
+		"no record":                  {func(c *healer.Case, _ *healer.Superblock) { c.Record = nil }, false},
+		"no device":                  {func(_ *healer.Case, sb *healer.Superblock) { sb.Device = nil }, false},
+		"another serial":             {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.Identity.Serial = "x" }, false},
+		"another filesystem":         {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.Identity.FilesystemUUID = "x" }, false},
+		"no UUID told":               {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.Identity.FilesystemUUID = "" }, true},
+		"another sequence":           {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.DiskSeq++ }, true},
+		"another boot":               {func(c *healer.Case, _ *healer.Superblock) { c.BootID = "boot-2" }, true},
 		"nameless":                   {nameless, true},
-		"nameless, of another size":  {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb); sb.Device.Identity.Size = 1 }, true},
-		"nameless, another sequence": {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb); sb.Device.DiskSeq++ }, false},
-		"nameless, no sequence": {func(c *healer.Case, sb *facts.Superblock) {
+		"nameless, of another size":  {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb); sb.Device.Identity.Size = 1 }, true},
+		"nameless, another sequence": {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb); sb.Device.DiskSeq++ }, false},
+		"nameless, no sequence": {func(c *healer.Case, sb *healer.Superblock) {
 			nameless(c, sb)
 			c.Record.DiskSeq, sb.Device.DiskSeq = 0, 0
 		}, false},
-		"nameless, other boot":          {func(c *healer.Case, sb *facts.Superblock) { nameless(c, sb); c.BootID = "boot-2" }, false},
-		"the same sequence, another ID": {func(_ *healer.Case, sb *facts.Superblock) { sb.Device.Identity.WWID = "x" }, false},
+		"nameless, other boot":          {func(c *healer.Case, sb *healer.Superblock) { nameless(c, sb); c.BootID = "boot-2" }, false},
+		"the same sequence, another ID": {func(_ *healer.Case, sb *healer.Superblock) { sb.Device.Identity.WWID = "x" }, false},
 	} {
 		c := healer.Case{BootID: "boot-1", Record: &healer.Record{BootID: "boot-1", Identity: known, DiskSeq: 5}}
-		sb := facts.Superblock{Dev: disk, Device: &facts.BlockDevice{Identity: known, DiskSeq: 5}}
+		sb := healer.Superblock{Dev: disk, Device: &facts.BlockDevice{Identity: known, DiskSeq: 5}}
 		tc.change(&c, &sb)
 		before := c.Record
 		if got := healer.SameDisk(c, sb); got != tc.want {
@@ -141,74 +141,74 @@ var deviceless = facts.Dev{Minor: 60}
 func anew(c *healer.Case) { c.MountPoints[0].Stack[0].ID++ }
 
 var identitiesWithoutADevice = map[string]struct {
-	change func(*healer.Case, *facts.Superblock)
+	change func(*healer.Case, *healer.Superblock)
 	want   string
 }{
-	"the very mount":               {func(*healer.Case, *facts.Superblock) {}, ""},
-	"no staged mount":              {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints = nil }, "only the staged mount"},
-	"an empty staging mount point": {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
-	"another filesystem":           {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
-	"anew, named by kubelet":       {func(c *healer.Case, _ *facts.Superblock) { anew(c) }, ""},
-	"another boot":                 {func(c *healer.Case, _ *facts.Superblock) { c.BootID = "boot-2" }, ""},
-	"no mount id": {func(c *healer.Case, _ *facts.Superblock) {
+	"the very mount":               {func(*healer.Case, *healer.Superblock) {}, ""},
+	"no staged mount":              {func(c *healer.Case, _ *healer.Superblock) { c.MountPoints = nil }, "only the staged mount"},
+	"an empty staging mount point": {func(c *healer.Case, _ *healer.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
+	"another filesystem":           {func(c *healer.Case, _ *healer.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
+	"anew, named by kubelet":       {func(c *healer.Case, _ *healer.Superblock) { anew(c) }, ""},
+	"another boot":                 {func(c *healer.Case, _ *healer.Superblock) { c.BootID = "boot-2" }, ""},
+	"no mount id": {func(c *healer.Case, _ *healer.Superblock) {
 		c.Record.MountPoints[0].MountID = 0
 		c.MountPoints[0].Stack[0].ID = 0
 	}, ""},
-	"anew, another type":     {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
-	"anew, another source":   {func(c *healer.Case, sb *facts.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
-	"anew, no vol_data.json": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
-	"anew, its root is stale": {func(c *healer.Case, _ *facts.Superblock) {
+	"anew, another type":     {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
+	"anew, another source":   {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
+	"anew, no vol_data.json": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
+	"anew, its root is stale": {func(c *healer.Case, _ *healer.Superblock) {
 		anew(c)
 		c.MountPoints[0].Own.Errno = syscall.ESTALE
 	}, "its own root is stale"},
-	"anew, another handle": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
-	"anew, another driver": {func(c *healer.Case, _ *facts.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
-	"anew, tmpfs":          {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
-	"anew, no source":      {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
-	"anew, source none":    {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
-	"anew, FUSE at kubelet's staging path": {func(c *healer.Case, sb *facts.Superblock) {
+	"anew, another handle": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
+	"anew, another driver": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
+	"anew, tmpfs":          {func(c *healer.Case, sb *healer.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
+	"anew, no source":      {func(c *healer.Case, sb *healer.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
+	"anew, source none":    {func(c *healer.Case, sb *healer.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
+	"anew, FUSE at kubelet's staging path": {func(c *healer.Case, sb *healer.Superblock) {
 		anew(c)
 		source(c, sb, "fuse.x", "")
 		at(c, layout.Staging)
 	}, ""},
-	"anew, FUSE at kubelet's pod path": {func(c *healer.Case, sb *facts.Superblock) {
+	"anew, FUSE at kubelet's pod path": {func(c *healer.Case, sb *healer.Superblock) {
 		anew(c)
 		source(c, sb, "fuse.x", "fuse.x")
 		at(c, layout.Pod)
 	}, ""},
-	"anew, FUSE at kubelet's path, other": {func(c *healer.Case, sb *facts.Superblock) {
+	"anew, FUSE at kubelet's path, other": {func(c *healer.Case, sb *healer.Superblock) {
 		anew(c)
 		at(c, layout.Pod)
 		source(c, sb, "fuse.x", "none")
 		sb.Source = ""
 	}, "type or source"},
-	"anew, FUSE at kubelet's path, no file": {func(c *healer.Case, sb *facts.Superblock) {
+	"anew, FUSE at kubelet's path, no file": {func(c *healer.Case, sb *healer.Superblock) {
 		anew(c)
 		at(c, layout.Staging)
 		source(c, sb, "fuse.x", "")
 		c.MountPoints[0].Inspect.VolData = nil
 	}, "no vol_data.json"},
-	"anew, FUSE at a subPath": {func(c *healer.Case, sb *facts.Superblock) {
+	"anew, FUSE at a subPath": {func(c *healer.Case, sb *healer.Superblock) {
 		anew(c)
 		source(c, sb, "fuse.x", "")
 		at(c, layout.Subpath)
 	}, "names nothing"},
-	"anew, tmpfs at kubelet's path": {func(c *healer.Case, sb *facts.Superblock) {
+	"anew, tmpfs at kubelet's path": {func(c *healer.Case, sb *healer.Superblock) {
 		anew(c)
 		source(c, sb, "tmpfs", "tmpfs")
 		at(c, layout.Staging)
 	}, "names nothing"},
-	"published, nothing staged in the record": {func(c *healer.Case, _ *facts.Superblock) {
+	"published, nothing staged in the record": {func(c *healer.Case, _ *healer.Superblock) {
 		c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleTarget, healer.RoleTarget
 	}, ""},
-	"published, and staged in the record": {func(c *healer.Case, _ *facts.Superblock) { c.MountPoints[0].Role = healer.RoleTarget }, "only the staged mount"},
-	"in a container": {func(c *healer.Case, _ *facts.Superblock) {
+	"published, and staged in the record": {func(c *healer.Case, _ *healer.Superblock) { c.MountPoints[0].Role = healer.RoleTarget }, "only the staged mount"},
+	"in a container": {func(c *healer.Case, _ *healer.Superblock) {
 		c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleContainer, healer.RoleContainer
 	}, "only the staged mount"},
-	"staged, not the first mount point": {func(c *healer.Case, _ *facts.Superblock) {
+	"staged, not the first mount point": {func(c *healer.Case, _ *healer.Superblock) {
 		c.MountPoints = append([]healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Stack: []facts.Mount{{ID: 9, Dev: deviceless}}}}, c.MountPoints...)
 	}, ""},
-	"anew, source the type": {func(c *healer.Case, sb *facts.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
+	"anew, source the type": {func(c *healer.Case, sb *healer.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
 }
 
 func TestProveIdentityWithoutADevice(t *testing.T) {
@@ -221,9 +221,9 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 				MountPoints: []healer.MountPointRecord{{Role: healer.RoleStaging, Path: staging, Dev: deviceless, MountID: 7}},
 			},
 		}
-		sb := facts.Superblock{Dev: deviceless, FSType: "nfs4", Source: "srv:/a"}
+		sb := healer.Superblock{Dev: deviceless, FSType: "nfs4", Source: "srv:/a"}
 		tc.change(&c, &sb)
-		c.Superblocks = map[facts.Dev]facts.Superblock{deviceless: sb}
+		c.Superblocks = map[facts.Dev]healer.Superblock{deviceless: sb}
 		expectProof(t, name, proveIdentity(c, deviceless), tc.want)
 	}
 }
@@ -257,7 +257,7 @@ func TestProveVolume(t *testing.T) {
 func at(c *healer.Case, k layout.Kind) { c.MountPoints[0].Layout.Kind = k }
 
 // source returns record and filesystem the same type and source.
-func source(c *healer.Case, sb *facts.Superblock, fsType, source string) {
+func source(c *healer.Case, sb *healer.Superblock, fsType, source string) {
 	sb.FSType, sb.Source = fsType, source
 	c.Record.FSType, c.Record.Source = fsType, source
 }

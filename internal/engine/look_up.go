@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // maxLookups bounds the superblocks whose last Lookup is remembered; a node has fewer.
@@ -61,15 +62,15 @@ func (o *observation) lookUp(ctx context.Context) error {
 // mustLookUp reports whether the daemon of a superblock is asked now. An object store bills each
 // question, and logs it as one that failed: the loop's checks ask only after a step, where
 // something else is wrong, and once per LookupInterval.
-func (o *observation) mustLookUp(sb facts.Superblock, last lookedUp) bool {
+func (o *observation) mustLookUp(sb healer.Superblock, last lookedUp) bool {
 	interval := o.engine.cfg.LookupInterval
-	return o.c.Volume.Named || !o.lock.checks && !last.Asked || last.Failed(o.c.LookedUp()) || o.somethingWrong(sb) ||
+	return o.c.Volume.Named || !o.lock.checks && !last.Asked || o.c.LookupFailed(last.Lookup) || o.somethingWrong(sb) ||
 		interval > 0 && time.Since(last.at) >= interval
 }
 
 // somethingWrong reports whether the volume is not as it should be elsewhere, or the superblock
 // answered late.
-func (o *observation) somethingWrong(sb facts.Superblock) bool {
+func (o *observation) somethingWrong(sb healer.Superblock) bool {
 	for _, p := range o.c.MountPoints {
 		other, probed := o.c.Superblocks[p.Dev()]
 		if p.Mounted() && probed && !saysHealthy(other) || !p.Mounted() && p.Want != nil {

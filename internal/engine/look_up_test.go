@@ -106,7 +106,7 @@ func TestLookUpRemembers(t *testing.T) {
 	b.lookup = facts.Lookup{} // requests wait
 	checked(b, named)
 	c := b.last()
-	if l := c.Superblocks[served].Lookup; l.Errno != syscall.EACCES || !l.Failed(c.LookedUp()) {
+	if l := c.Superblocks[served].Lookup; l.Errno != syscall.EACCES || !c.LookupFailed(l) {
 		t.Errorf("the answer is %+v, and before %t", l, c.LookedUp())
 	}
 }
@@ -120,7 +120,7 @@ func TestLookUpOfADaemonThatSaysItIsDisconnected(t *testing.T) {
 	onFUSE(b)
 	b.lookup = facts.Lookup{Asked: true, Errno: syscall.ENOTCONN}
 	checked(b, named)
-	if l := b.last().Superblocks[served].Lookup; !l.Failed(false) {
+	if l := b.last().Superblocks[served].Lookup; !(healer.Case{}).LookupFailed(l) {
 		t.Errorf("the answer is %+v", l)
 	}
 }

@@ -78,7 +78,7 @@ func (e *Engine) newObservation(v healer.Volume, lock *volumeLock, again bool) (
 		BootID:      e.cfg.Node.BootID(),
 		Began:       node.SinceBoot(),
 		BootTime:    e.cfg.Node.BootTime(),
-		Superblocks: map[facts.Dev]facts.Superblock{},
+		Superblocks: map[facts.Dev]healer.Superblock{},
 	}}, nil
 }
 

@@ -170,7 +170,7 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 	}
 	in := &healer.InContainer{
 		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: ended(o.c, m.Mount),
-		Sharing: facts.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
+		Sharing: sharingOf(m.Mount, s.onHost[m.Mount.Dev]),
 	}
 	switch {
 	case isRecorded && (current || len(s.onHost[m.Mount.Dev]) == 0):
@@ -193,6 +193,32 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 		Role: healer.RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]facts.Mount{m.Mount}, m.Below...),
 		Inspect: facts.PathInfo{Inspected: true}, InContainer: in,
 	})
+}
+
+// sharingOf tells how a container's mount shares events while the host still has
+// mounts of the same superblock. The numbers of peer groups are given out again, so
+// they are compared only among mounts that are there at the same time.
+func sharingOf(m facts.Mount, onHost []facts.Mount) facts.Sharing {
+	p := m.Propagation
+	host := func(group uint64) bool {
+		return group != 0 && slices.ContainsFunc(onHost, func(h facts.Mount) bool { return h.Propagation.Shared == group })
+	}
+	switch {
+	case p.Unbindable:
+		return facts.SharingUnbindable
+	case p == facts.Propagation{}:
+		return facts.SharingNone
+	case host(p.Master) && p.Shared == 0:
+		return facts.SharingSlave
+	case host(p.Master):
+		return facts.SharingSlaveOwn
+	case host(p.Shared):
+		return facts.SharingPeer
+	case p.Master == 0 && len(onHost) > 0:
+		return facts.SharingOwn
+	default:
+		return facts.SharingUnknown
+	}
 }
 
 // addUnprobed adds a container that gave no answer, while others have a stale mount of

@@ -127,7 +127,7 @@ func TestRestagingUntilItAnswers(t *testing.T) {
 		c := healer.Case{
 			BootID: "b", Driver: driver, Volume: volume, Record: &healer.Record{BootID: "b", Driver: driver, VolumeID: volID, Restaging: true, PendingStage: healer.PendingCall{Calls: 1}},
 			MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: staging, Proven: true, Stack: tc.stack}},
-			Superblocks: map[facts.Dev]facts.Superblock{dev(1): {Dev: dev(1), FSType: "fuse.x", Answer: tc.Answer}},
+			Superblocks: map[facts.Dev]healer.Superblock{dev(1): {Dev: dev(1), FSType: "fuse.x", Answer: tc.Answer}},
 		}
 		if c.Restaging() != tc.want || (c.Pending(healer.Restage).Calls > 0) != tc.want {
 			t.Errorf("%s: begun: %v, pending: %v", name, c.Restaging(), c.Pending(healer.Restage))

@@ -14,7 +14,7 @@ import (
 // as a probe of this call showed, or as the record says from when the host still had it.
 func ended(c healer.Case, m facts.Mount) bool {
 	f, _ := c.PreviousOf(m.Dev)
-	return f.Ended || facts.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
+	return f.Ended || healer.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
 }
 
 // previousSuperblocks returns the superblocks that containers may still have of the

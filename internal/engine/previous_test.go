@@ -29,8 +29,8 @@ func on(role healer.Role, path string, devs ...facts.Dev) healer.MountPoint {
 }
 
 var (
-	answered = facts.Superblock{Answer: facts.Answer{Asked: true}}
-	disconn  = facts.Superblock{Answer: facts.Answer{Asked: true, Errno: 107}}
+	answered = healer.Superblock{Answer: facts.Answer{Asked: true}}
+	disconn  = healer.Superblock{Answer: facts.Answer{Asked: true, Errno: 107}}
 )
 
 // recordWith is a record of a boot, with mount points and previous superblocks of these devices.
@@ -47,60 +47,60 @@ func recordWith(boot string, mountPoints []facts.Dev, previous ...facts.Dev) *he
 
 var previousSuperblockCases = map[string]struct {
 	mountPoints []healer.MountPoint
-	sb          map[facts.Dev]facts.Superblock
+	sb          map[facts.Dev]healer.Superblock
 	record      *healer.Record
 	want        []facts.Dev
 }{
 	"healthy": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1)), on(healer.RoleStaging, "/s", dev(1))},
-		sb:          map[facts.Dev]facts.Superblock{dev(1): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(1): answered},
 		record:      recordWith("b", []facts.Dev{dev(1)}),
 	},
 	"a dead mount point": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1)), on(healer.RoleStaging, "/s", dev(2))},
-		sb:          map[facts.Dev]facts.Superblock{dev(1): disconn, dev(2): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(1): disconn, dev(2): answered},
 		want:        []facts.Dev{dev(1)},
 	},
 	"not asked": {mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1))}, want: []facts.Dev{dev(1)}},
 	"silent": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1))},
-		sb:          map[facts.Dev]facts.Superblock{dev(1): {Answer: facts.Answer{Asked: true, TimedOut: true}}},
+		sb:          map[facts.Dev]healer.Superblock{dev(1): {Answer: facts.Answer{Asked: true, TimedOut: true}}},
 		want:        []facts.Dev{dev(1)},
 	},
 	"shut down": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1))},
-		sb:          map[facts.Dev]facts.Superblock{dev(1): {Shutdown: true, Answer: facts.Answer{Asked: true}}},
+		sb:          map[facts.Dev]healer.Superblock{dev(1): {Shutdown: true, Answer: facts.Answer{Asked: true}}},
 		want:        []facts.Dev{dev(1)},
 	},
 	"beneath the top": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(2), dev(1), dev(3))},
-		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(2): answered},
 		want:        []facts.Dev{dev(1), dev(3)},
 	},
 	"beneath, and works": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(2), dev(1)), on(healer.RoleStaging, "/s", dev(1))},
-		sb:          map[facts.Dev]facts.Superblock{dev(1): answered, dev(2): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(1): answered, dev(2): answered},
 	},
 	"recorded": {
 		mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", dev(2))},
-		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(2): answered},
 		record:      recordWith("b", []facts.Dev{dev(1), dev(2)}),
 		want:        []facts.Dev{dev(1)},
 	},
 	"replaced earlier": {
 		mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", dev(2))},
-		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(2): answered},
 		record:      recordWith("b", nil, dev(3), dev(1)),
 		want:        []facts.Dev{dev(1), dev(3)},
 	},
 	"recorded in an earlier boot": {
 		mountPoints: []healer.MountPoint{on(healer.RoleStaging, "/s", dev(2))},
-		sb:          map[facts.Dev]facts.Superblock{dev(2): answered},
+		sb:          map[facts.Dev]healer.Superblock{dev(2): answered},
 		record:      recordWith("a", []facts.Dev{dev(1)}, dev(3)),
 	},
 	"each once": {
 		mountPoints: []healer.MountPoint{on(healer.RoleTarget, "/p", dev(1)), on(healer.RoleTarget, "/q", dev(1))},
-		sb:          map[facts.Dev]facts.Superblock{dev(1): disconn},
+		sb:          map[facts.Dev]healer.Superblock{dev(1): disconn},
 		record:      recordWith("b", []facts.Dev{dev(1)}, dev(1)),
 		want:        []facts.Dev{dev(1)},
 	},
@@ -277,7 +277,7 @@ func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
 	} {
 		b := newFixture(t)
 		record := healer.Record{BootID: "b", Newest: 9, MountPoints: []healer.MountPointRecord{{Path: podA}}}
-		c := healer.Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]facts.Superblock{two: answered, three: answered, one: disconn}}
+		c := healer.Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]healer.Superblock{two: answered, three: answered, one: disconn}}
 		_, _ = b.engine.savePrevious(context.Background(), &c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []facts.Dev
 		for _, r := range b.notes.records {

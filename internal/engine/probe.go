@@ -142,7 +142,7 @@ func (o *observation) take(g *group) {
 
 // takeOwn puts into the case what one of several mounts of a superblock (NFS) answered. The case
 // has for the superblock what the staged mount says, and that it answers if any mount of it does.
-func (o *observation) takeOwn(g *group, sb facts.Superblock) facts.Superblock {
+func (o *observation) takeOwn(g *group, sb healer.Superblock) healer.Superblock {
 	staged := false
 	for _, i := range g.mountPoints {
 		o.c.MountPoints[i].Own = g.seen.Answer
@@ -162,8 +162,8 @@ func (o *observation) takeOwn(g *group, sb facts.Superblock) facts.Superblock {
 }
 
 // superblock joins the facts of a mount with what the storage answered.
-func (o *observation) superblock(m facts.Mount, s node.Inspection) facts.Superblock {
-	sb := facts.StateOf(m)
+func (o *observation) superblock(m facts.Mount, s node.Inspection) healer.Superblock {
+	sb := healer.StateOf(m)
 	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Device
 	sb.ReadOnly = sb.ReadOnly || s.ReadOnly
 	var dev facts.Dev
@@ -193,7 +193,7 @@ func (o *observation) superblock(m facts.Mount, s node.Inspection) facts.Superbl
 
 // upper returns the facts of the filesystem that an overlay writes to: nil when it
 // is mounted where this namespace does not see it.
-func (o *observation) upper(m facts.Mount) *facts.Superblock {
+func (o *observation) upper(m facts.Mount) *healer.Superblock {
 	for _, option := range m.SuperOptions {
 		dir, is := strings.CutPrefix(option, "upperdir=")
 		if !is || !path.IsAbs(dir) {
@@ -203,7 +203,7 @@ func (o *observation) upper(m facts.Mount) *facts.Superblock {
 		stack := o.stack(parent.Path)
 		// What was mounted after the overlay is not what it writes to.
 		if found && len(stack) > 0 && stack[0].Same(parent) && (m.ID == 0 || stack[0].ID <= m.ID) {
-			sb := facts.StateOf(stack[0])
+			sb := healer.StateOf(stack[0])
 			return &sb
 		}
 	}

@@ -177,7 +177,7 @@ func recordableAt(p healer.MountPoint) bool {
 		(!unfinished || p.Want != nil) && (unfinished || p.Layout.Kind != layout.Subpath)
 }
 
-func setSuperblock(r *healer.Record, c healer.Case, sb facts.Superblock) {
+func setSuperblock(r *healer.Record, c healer.Case, sb healer.Superblock) {
 	r.FSType, r.Source = sb.FSType, sb.Source
 	if sb.Device != nil {
 		r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq

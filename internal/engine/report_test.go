@@ -66,7 +66,7 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 // Files that were open before stay dead where another filesystem instance is there now.
 func TestReplaced(t *testing.T) {
 	was := func(path string, d facts.Dev) healer.MountPoint { return on(healer.RoleTarget, path, d) }
-	now := healer.Case{MountPoints: []healer.MountPoint{on(healer.RoleStaging, staging, renewed)}, Superblocks: map[facts.Dev]facts.Superblock{renewed: answered}}
+	now := healer.Case{MountPoints: []healer.MountPoint{on(healer.RoleStaging, staging, renewed)}, Superblocks: map[facts.Dev]healer.Superblock{renewed: answered}}
 	node := was("/a", facts.Dev{Minor: 5})
 	node.Stack[0].FSType, node.Stack[0].Root = "devtmpfs", "/sdb"
 	for name, tc := range map[string]struct {

@@ -61,7 +61,7 @@ func (o *observation) writeCheck(ctx context.Context) error {
 	return nil
 }
 
-func saysHealthy(sb facts.Superblock) bool {
+func saysHealthy(sb healer.Superblock) bool {
 	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == facts.KindDirectory && !sb.Shutdown
 }
 
@@ -77,13 +77,13 @@ func (o *observation) writable(p healer.MountPoint) bool {
 }
 
 // suspected reports whether a write would tell more than the probe, which succeeded.
-func (o *observation) suspected(sb facts.Superblock) bool {
+func (o *observation) suspected(sb healer.Superblock) bool {
 	upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
 	return upper || sb.ReadOnly || sb.EmergencyReadOnly || healer.ErrorsRose(o.c, sb)
 }
 
 // mayWrite says why no write must be tried.
-func (o *observation) mayWrite(ctx context.Context, p healer.MountPoint, sb facts.Superblock) error {
+func (o *observation) mayWrite(ctx context.Context, p healer.MountPoint, sb healer.Superblock) error {
 	switch {
 	case o.engine.cfg.CheckOnly:
 		return errCheckOnly

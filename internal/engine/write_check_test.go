@@ -230,24 +230,24 @@ func TestWhatAWriteShows(t *testing.T) {
 	silence := facts.Answer{Asked: true, TimedOut: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
 	for name, tc := range map[string]struct {
 		wrote facts.Write
-		want  func(facts.Superblock) bool
+		want  func(healer.Superblock) bool
 	}{
-		"nothing new": {facts.Write{Answer: facts.Answer{Asked: true}}, func(sb facts.Superblock) bool { return sb.Write.Asked && sb.Answer.Errno == 0 }},
+		"nothing new": {facts.Write{Answer: facts.Answer{Asked: true}}, func(sb healer.Superblock) bool { return sb.Write.Asked && sb.Answer.Errno == 0 }},
 		"an errno is not the read's": {
 			facts.Write{Answer: facts.Answer{Asked: true, Op: "write", Errno: syscall.EIO}},
-			func(sb facts.Superblock) bool {
+			func(sb healer.Superblock) bool {
 				return sb.Write.Errno == syscall.EIO && sb.Answer.Errno == 0 && sb.Answer.Asked
 			},
 		},
 		"silence is the answer": {
 			facts.Write{Answer: silence},
-			func(sb facts.Superblock) bool {
+			func(sb healer.Superblock) bool {
 				return sb.Answer.TimedOut && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == facts.KindDirectory
 			},
 		},
 		"a freeze is no silence": {
 			facts.Write{Unable: true, Answer: facts.Answer{Frozen: true, Waits: []string{"percpu_rwsem_wait"}}},
-			func(sb facts.Superblock) bool {
+			func(sb healer.Superblock) bool {
 				return sb.Answer.Frozen && !sb.Answer.TimedOut && sb.Answer.Waits != nil
 			},
 		},
@@ -288,17 +288,17 @@ func TestErrorsRose(t *testing.T) {
 	boot := time.Unix(1000, 999)
 	for name, tc := range map[string]struct {
 		recorded int64 // -1: no record
-		sb       facts.Superblock
+		sb       healer.Superblock
 		want     bool
 	}{
-		"counts none":                      {0, facts.Superblock{}, false},
+		"counts none":                      {0, healer.Superblock{}, false},
 		"counted none":                     {0, ext4Counted(0, 0), false},
 		"the first":                        {0, ext4Counted(1, 0), true},
 		"the same":                         {5, ext4Counted(5, 2000), false},
 		"more":                             {5, ext4Counted(6, 0), true},
 		"checked":                          {5, ext4Counted(0, 0), false},
 		"checked, and again":               {5, ext4Counted(1, 0), true},
-		"cannot be told any more":          {5, facts.Superblock{}, false},
+		"cannot be told any more":          {5, healer.Superblock{}, false},
 		"no record, this boot":             {-1, ext4Counted(1, 2000), true},
 		"no record, the second of booting": {-1, ext4Counted(1, 1000), true},
 		"no record, an earlier boot":       {-1, ext4Counted(1, 999), false},
@@ -315,10 +315,10 @@ func TestErrorsRose(t *testing.T) {
 }
 
 // ext4Counted has counted errors, the last at a second, 0 for unknown.
-func ext4Counted(n uint64, last int64) facts.Superblock {
+func ext4Counted(n uint64, last int64) healer.Superblock {
 	e := &facts.FilesystemErrors{Count: n}
 	if last != 0 {
 		e.LastTime = time.Unix(last, 0)
 	}
-	return facts.Superblock{Errors: e}
+	return healer.Superblock{Errors: e}
 }

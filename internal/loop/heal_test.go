@@ -35,12 +35,12 @@ type fault struct {
 
 func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
 	dev := facts.Dev{Major: 1, Minor: 1}
-	sb := facts.Superblock{Dev: dev, FSType: "ext4", Source: "/dev/sda"}
+	sb := healer.Superblock{Dev: dev, FSType: "ext4", Source: "/dev/sda"}
 	if f.server != "" {
 		sb.FSType, sb.Source = "nfs4", f.server+":/export"
 	}
 	d := healer.Diagnosis{
-		Case:       healer.Case{Volume: v, Superblocks: map[facts.Dev]facts.Superblock{dev: sb}},
+		Case:       healer.Case{Volume: v, Superblocks: map[facts.Dev]healer.Superblock{dev: sb}},
 		Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: f.reason, MountPoint: v.Path, Acute: true}},
 		Steps:      []healer.Step{{Name: "replace", MountPoint: healer.MountPoint{Path: v.Path}, Heals: []healer.Reason{f.reason}}},
 	}

@@ -16,15 +16,15 @@ import (
 
 func TestBackend(t *testing.T) {
 	for name, tc := range map[string]struct {
-		sb   facts.Superblock
+		sb   healer.Superblock
 		want string
 	}{
-		"a server": {facts.Superblock{FSType: "nfs4", Source: "10.0.0.1:/export"}, "server 10.0.0.1"},
-		"a disk":   {facts.Superblock{FSType: "xfs", Device: &facts.BlockDevice{Identity: facts.Identity{WWID: "naa.5"}}}, "driver d"},
-		"no disk":  {facts.Superblock{FSType: "tmpfs"}, "driver d"},
+		"a server": {healer.Superblock{FSType: "nfs4", Source: "10.0.0.1:/export"}, "server 10.0.0.1"},
+		"a disk":   {healer.Superblock{FSType: "xfs", Device: &facts.BlockDevice{Identity: facts.Identity{WWID: "naa.5"}}}, "driver d"},
+		"no disk":  {healer.Superblock{FSType: "tmpfs"}, "driver d"},
 	} {
 		var r healer.Report
-		r.After.Case.Superblocks = map[facts.Dev]facts.Superblock{{Minor: 1}: tc.sb}
+		r.After.Case.Superblocks = map[facts.Dev]healer.Superblock{{Minor: 1}: tc.sb}
 		if got := backendOf(r, "d"); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}

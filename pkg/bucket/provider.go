@@ -110,7 +110,7 @@ func (p *provider) memoryOf(b Bucket) *memory {
 // wrong reports whether the volume's daemon returned an errno, or could not look a name up.
 func wrong(c healer.Case) bool {
 	for _, sb := range c.Superblocks {
-		if sb.Answer.Errno != 0 || sb.Answer.TimedOut || sb.Lookup.Failed(c.LookedUp()) {
+		if sb.Answer.Errno != 0 || sb.Answer.TimedOut || c.LookupFailed(sb.Lookup) {
 			return true
 		}
 	}

@@ -46,7 +46,7 @@ func checked(t *testing.T, p healer.Collector, errno syscall.Errno, named bool) 
 	c := healer.Case{
 		Volume:      healer.Volume{Named: named},
 		MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/target", Stack: []facts.Mount{{Path: "/target", Dev: dev}}}},
-		Superblocks: map[facts.Dev]facts.Superblock{dev: {Answer: facts.Answer{Asked: true, Errno: errno}}},
+		Superblocks: map[facts.Dev]healer.Superblock{dev: {Answer: facts.Answer{Asked: true, Errno: errno}}},
 	}
 	began := time.Now()
 	evidence, err := p.Collect(context.Background(), c)

@@ -81,15 +81,3 @@ func IsNFS(fsType string) bool { return IsType(fsType, NFS) }
 
 // IsFUSE reports whether a daemon serves the filesystem type.
 func IsFUSE(fsType string) bool { return IsType(fsType, FUSE) }
-
-// IsCeph reports whether it is CephFS, of the kernel or of a daemon.
-func IsCeph(fsType string) bool {
-	kind, subtype, _ := strings.Cut(fsType, ".")
-	return IsType(fsType, Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
-}
-
-// LocalFS reports whether the name of a filesystem type means the same to every driver.
-// Many drivers that serve a filesystem of their own ignore fs_type.
-func LocalFS(t string) bool {
-	return IsType(t, Disk)
-}

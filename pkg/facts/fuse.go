@@ -1,8 +1,6 @@
 package facts
 
 import (
-	"path"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -34,17 +32,6 @@ type FUSEDaemon struct {
 
 // Stopped reports whether the process was stopped, by a signal or a debugger.
 func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
-
-// Unit returns the systemd unit of a process outside of pods: the innermost directory of
-// its cgroup that is called like one.
-func (d FUSEDaemon) Unit() string {
-	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
-		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
-			return name
-		}
-	}
-	return ""
-}
 
 // FUSEDaemons are the processes that serve a FUSE superblock.
 type FUSEDaemons struct {
@@ -99,16 +86,3 @@ type Lookup struct {
 
 // NoSuchName reports whether the storage said that there is no such name.
 func (l Lookup) NoSuchName() bool { return l.Asked && !l.TimedOut && l.Errno == syscall.ENOENT }
-
-// Failed reports whether the storage could not be asked. before is whether it once said that
-// there is no such name: only then does a refusal tell more than how it was set up. No other
-// errno means anything.
-func (l Lookup) Failed(before bool) bool {
-	switch l.Errno {
-	case syscall.EIO, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.ECONNABORTED: // the latter also of a daemon that lives
-		return true
-	case syscall.EACCES, syscall.EPERM:
-		return before
-	}
-	return l.TimedOut
-}

@@ -1,7 +1,5 @@
 package facts
 
-import "slices"
-
 // Propagation says how a mount shares mount events (mount_namespaces(7)). The kernel
 // gives the numbers of peer groups out again: they can be compared only among mounts
 // that exist at the same time.
@@ -35,32 +33,6 @@ const (
 	// SharingUnknown stays private.
 	SharingUnknown Sharing = "unknown"
 )
-
-// SharingOf tells how a container's mount shares events while the host still has
-// mounts of the same superblock. The numbers of peer groups are given out again, so
-// they are compared only among mounts that are there at the same time.
-func SharingOf(m Mount, onHost []Mount) Sharing {
-	p := m.Propagation
-	host := func(group uint64) bool {
-		return group != 0 && slices.ContainsFunc(onHost, func(h Mount) bool { return h.Propagation.Shared == group })
-	}
-	switch {
-	case p.Unbindable:
-		return SharingUnbindable
-	case p == Propagation{}:
-		return SharingNone
-	case host(p.Master) && p.Shared == 0:
-		return SharingSlave
-	case host(p.Master):
-		return SharingSlaveOwn
-	case host(p.Shared):
-		return SharingPeer
-	case p.Master == 0 && len(onHost) > 0:
-		return SharingOwn
-	default:
-		return SharingUnknown
-	}
-}
 
 // FollowsHost reports whether mounts made on the host appear in the container.
 func (s Sharing) FollowsHost() bool {

@@ -153,7 +153,7 @@ type Case struct {
 	BootID   string
 	BootTime time.Time
 	// Superblocks holds each mounted filesystem instance once, by device.
-	Superblocks map[facts.Dev]facts.Superblock
+	Superblocks map[facts.Dev]Superblock
 	// WasLookedUp is what LookedUp returned earlier, since the server began.
 	WasLookedUp bool
 	// Record is nil when the volume was never seen healthy here.
@@ -195,7 +195,7 @@ type Unjudged struct {
 
 // Superblock returns the filesystem instance at a mount point, with the answer of the
 // mount point's own mount.
-func (c Case) Superblock(p MountPoint) facts.Superblock {
+func (c Case) Superblock(p MountPoint) Superblock {
 	sb := c.Superblocks[p.Dev()]
 	if p.Own.Asked && !sb.Answer.TimedOut {
 		sb.Answer = p.Own
@@ -219,6 +219,19 @@ func (c Case) LookedUp() bool {
 		}
 	}
 	return c.WasLookedUp
+}
+
+// LookupFailed reports whether a FUSE daemon's storage could not be asked for a name that cannot
+// exist. A refusal tells more than how the storage was set up only where it once said that there is
+// no such name; no other errno means anything.
+func (c Case) LookupFailed(l facts.Lookup) bool {
+	switch l.Errno {
+	case syscall.EIO, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.ECONNABORTED: // the latter also of a daemon that lives
+		return true
+	case syscall.EACCES, syscall.EPERM:
+		return c.LookedUp()
+	}
+	return l.TimedOut
 }
 
 // Unusable returns a condition found so far that keeps what is mounted at a mount point

@@ -17,7 +17,7 @@ func TestCures(t *testing.T) {
 	silent := inContainer
 	silent.InContainer = &healer.InContainer{Probe: facts.ContainerProbe{TimedOut: true}}
 	of := func(fsType string, errno syscall.Errno) healer.Case {
-		return healer.Case{MountPoints: []healer.MountPoint{inContainer}, Superblocks: map[facts.Dev]facts.Superblock{
+		return healer.Case{MountPoints: []healer.MountPoint{inContainer}, Superblocks: map[facts.Dev]healer.Superblock{
 			dev: {FSType: fsType, Answer: facts.Answer{Asked: true, Errno: errno}},
 		}}
 	}

@@ -2,6 +2,7 @@ package healer
 
 import (
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -30,7 +31,7 @@ type ConditionRow struct {
 	// looks for their evidence only then.
 	Beside []Reason
 
-	fits func(facts.Superblock) bool
+	fits func(Superblock) bool
 }
 
 // ConditionRows returns the one table of errnos and conditions; docs/errors.md prints it.
@@ -58,11 +59,11 @@ var conditionRows = []ConditionRow{
 	{Reason: IOError, Beside: []Reason{ServerUnreachable}},
 }
 
-func onCeph(sb facts.Superblock) bool   { return facts.IsCeph(sb.FSType) }
-func onDevice(sb facts.Superblock) bool { return sb.Device != nil }
+func onCeph(sb Superblock) bool   { return IsCeph(sb.FSType) }
+func onDevice(sb Superblock) bool { return sb.Device != nil }
 
 // ConditionOfProbe returns what the errno of a probe means; false without an errno.
-func ConditionOfProbe(sb facts.Superblock) (ConditionRow, bool) {
+func ConditionOfProbe(sb Superblock) (ConditionRow, bool) {
 	op := OpProbe
 	if sb.Answer.OfDevice() {
 		op = OpReadDevice
@@ -72,7 +73,7 @@ func ConditionOfProbe(sb facts.Superblock) (ConditionRow, bool) {
 
 // ConditionOf returns what the errno of an operation means; false without an errno, or
 // where that of a connection says nothing of the server.
-func ConditionOf(op string, errno syscall.Errno, sb facts.Superblock) (ConditionRow, bool) {
+func ConditionOf(op string, errno syscall.Errno, sb Superblock) (ConditionRow, bool) {
 	at := slices.IndexFunc(conditionRows, func(r ConditionRow) bool {
 		return (len(r.Errnos) == 0 || slices.Contains(r.Errnos, errno)) &&
 			(r.Op == op || r.Op == "" && op != OpConnect) && (r.fits == nil || r.fits(sb))
@@ -81,4 +82,10 @@ func ConditionOf(op string, errno syscall.Errno, sb facts.Superblock) (Condition
 		return ConditionRow{}, false
 	}
 	return conditionRows[at], true
+}
+
+// IsCeph reports whether a filesystem type is CephFS, of the kernel or of a daemon.
+func IsCeph(fsType string) bool {
+	kind, subtype, _ := strings.Cut(fsType, ".")
+	return facts.IsType(fsType, facts.Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
 }

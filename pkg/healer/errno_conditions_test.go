@@ -8,24 +8,24 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-func ofWrite(sb facts.Superblock) (ConditionRow, bool) {
+func ofWrite(sb Superblock) (ConditionRow, bool) {
 	return ConditionOf(OpWriteCheck, sb.Write.Errno, sb)
 }
 
 func TestConditionsOfErrnos(t *testing.T) {
-	probed := func(fsType string, e syscall.Errno) facts.Superblock {
-		return facts.Superblock{FSType: fsType, Answer: facts.Answer{Asked: true, Op: "statx", Errno: e}}
+	probed := func(fsType string, e syscall.Errno) Superblock {
+		return Superblock{FSType: fsType, Answer: facts.Answer{Asked: true, Op: "statx", Errno: e}}
 	}
-	onDisk := func(op string, e syscall.Errno) facts.Superblock {
-		return facts.Superblock{FSType: "ext4", Device: &facts.BlockDevice{}, Answer: facts.Answer{Asked: true, Op: op, Errno: e}}
+	onDisk := func(op string, e syscall.Errno) Superblock {
+		return Superblock{FSType: "ext4", Device: &facts.BlockDevice{}, Answer: facts.Answer{Asked: true, Op: op, Errno: e}}
 	}
-	written := func(e syscall.Errno) facts.Superblock {
-		return facts.Superblock{FSType: "ext4", Write: facts.Write{Answer: facts.Answer{Asked: true, Op: "write", Errno: e}}}
+	written := func(e syscall.Errno) Superblock {
+		return Superblock{FSType: "ext4", Write: facts.Write{Answer: facts.Answer{Asked: true, Op: "write", Errno: e}}}
 	}
 	// asked is whether its server is asked, too.
 	for name, tc := range map[string]struct {
-		rule        func(facts.Superblock) (ConditionRow, bool)
-		superblock  facts.Superblock
+		rule        func(Superblock) (ConditionRow, bool)
+		superblock  Superblock
 		want        Reason
 		serverAsked bool
 	}{
@@ -57,7 +57,7 @@ func TestConditionsOfErrnos(t *testing.T) {
 		}
 	}
 	for errno, want := range map[syscall.Errno]Reason{syscall.ECONNREFUSED: ServerUnreachable, syscall.ETIMEDOUT: ServerUnreachable, syscall.EACCES: "", syscall.EIO: "", 0: ""} {
-		if row, _ := ConditionOf(OpConnect, errno, facts.Superblock{}); row.Reason != want {
+		if row, _ := ConditionOf(OpConnect, errno, Superblock{}); row.Reason != want {
 			t.Errorf("connection, %d: %+v, want %q", errno, row, want)
 		}
 	}

@@ -2,12 +2,10 @@ package healer
 
 import (
 	"time"
-
-	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // ErrorsCounted returns the errors that a filesystem counted, 0 where it counts none.
-func ErrorsCounted(sb facts.Superblock) uint64 {
+func ErrorsCounted(sb Superblock) uint64 {
 	if sb.Errors == nil {
 		return 0
 	}
@@ -16,14 +14,14 @@ func ErrorsCounted(sb facts.Superblock) uint64 {
 
 // ofRecord reports whether the record counts the errors of this superblock: a driver
 // may publish another one than it staged.
-func ofRecord(c Case, sb facts.Superblock) bool {
+func ofRecord(c Case, sb Superblock) bool {
 	staged, found := c.Staged()
 	return !found || len(staged.Stack) == 0 || staged.Dev() == sb.Dev
 }
 
 // ErrorsRose reports whether a filesystem counted errors since it was last healthy.
 // Errors counted before this boot are ignored when there is no record.
-func ErrorsRose(c Case, sb facts.Superblock) bool {
+func ErrorsRose(c Case, sb Superblock) bool {
 	count := ErrorsCounted(sb)
 	if c.Record != nil && ofRecord(c, sb) {
 		// A check of the filesystem makes ext4 count from 0 again.

@@ -8,13 +8,13 @@ import (
 
 // SameDiskSeq reports whether the device has been the same disk since the record was
 // written.
-func SameDiskSeq(c Case, sb facts.Superblock) bool {
+func SameDiskSeq(c Case, sb Superblock) bool {
 	return c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
 }
 
 // SameDisk reports whether the device is the recorded one, whatever its size: by its
 // disk sequence number, or by a serial number, WWID or device-mapper UUID.
-func SameDisk(c Case, sb facts.Superblock) bool {
+func SameDisk(c Case, sb Superblock) bool {
 	if c.Record == nil || sb.Device == nil {
 		return false
 	}
@@ -57,7 +57,7 @@ func Differs(recorded, now facts.Identity) string {
 
 // DiffersSoFar is Differs for a device whose filesystem UUID may not have been read,
 // which is no difference.
-func DiffersSoFar(recorded facts.Identity, sb facts.Superblock) string {
+func DiffersSoFar(recorded facts.Identity, sb Superblock) string {
 	if sb.Device.Identity.FilesystemUUID == "" {
 		recorded.FilesystemUUID = ""
 	}

@@ -74,7 +74,7 @@ func (c Case) StagedAnswers() bool {
 	}
 	sb := c.Superblock(staged)
 	// A daemon answers for its root from memory, and gives up later.
-	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Lookup.Failed(c.LookedUp())
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !c.LookupFailed(sb.Lookup)
 }
 
 // ErrNotWanted is that of a step which brought what no pod wants any more.

@@ -29,7 +29,7 @@ func TestCuresAreToldBesideTheAnswer(t *testing.T) {
 		t.Errorf("of a healthy volume: %q", told)
 	}
 	h.next(healer.Report{After: healer.Diagnosis{
-		Case:       healer.Case{Superblocks: map[facts.Dev]facts.Superblock{testDev: {FSType: "ext4"}}},
+		Case:       healer.Case{Superblocks: map[facts.Dev]healer.Superblock{testDev: {FSType: "ext4"}}},
 		Conditions: []healer.Condition{{Reason: healer.FilesystemShutdown, Superblock: testDev}},
 	}}, nil, nil)
 	var got []healerpb.Condition

@@ -35,7 +35,7 @@ func stagedAt(path string) healer.MountPoint {
 func answering(d time.Duration, mountPoints ...healer.MountPoint) healer.Case {
 	return healer.Case{
 		MountPoints: mountPoints,
-		Superblocks: map[facts.Dev]facts.Superblock{testDev: {Dev: testDev, Answer: facts.Answer{Asked: true, Elapsed: d}}},
+		Superblocks: map[facts.Dev]healer.Superblock{testDev: {Dev: testDev, Answer: facts.Answer{Asked: true, Elapsed: d}}},
 	}
 }
 

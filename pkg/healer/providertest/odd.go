@@ -37,11 +37,11 @@ func oddWhenSick() map[string]Change {
 }
 
 func answer(a facts.Answer) Change {
-	return func(c *healer.Case) { eachSuperblock(c, func(sb *facts.Superblock) { sb.Answer = a }) }
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *healer.Superblock) { sb.Answer = a }) }
 }
 
 func write(w facts.Write) Change {
-	return func(c *healer.Case) { eachSuperblock(c, func(sb *facts.Superblock) { sb.Write = w }) }
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *healer.Superblock) { sb.Write = w }) }
 }
 
 func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
@@ -50,7 +50,7 @@ func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
 	}
 }
 
-func eachSuperblock(c *healer.Case, change func(*facts.Superblock)) {
+func eachSuperblock(c *healer.Case, change func(*healer.Superblock)) {
 	for dev, sb := range c.Superblocks {
 		change(&sb)
 		c.Superblocks[dev] = sb
@@ -102,20 +102,20 @@ var oddMountPoints = map[string]Change{
 var oddNames = map[string]Change{
 	"names that fool a reader": func(c *healer.Case) {
 		const name = "x\n\x1b[2Jhealthy."
-		eachSuperblock(c, func(sb *facts.Superblock) {
+		eachSuperblock(c, func(sb *healer.Superblock) {
 			sb.FSType, sb.Source = "fuse."+name, name
 			sb.Errors = &facts.FilesystemErrors{Count: 1, LastTime: longAgo, LastFunction: name}
 		})
 	},
 	"names that fool a reader, shut down": func(c *healer.Case) {
-		eachSuperblock(c, func(sb *facts.Superblock) { sb.FSType, sb.Shutdown = "fuse.x\n", true })
+		eachSuperblock(c, func(sb *healer.Superblock) { sb.FSType, sb.Shutdown = "fuse.x\n", true })
 	},
 	"names that fool a reader, refused": func(c *healer.Case) {
-		eachSuperblock(c, func(sb *facts.Superblock) { sb.FSType, sb.Answer = "x\n", denied })
+		eachSuperblock(c, func(sb *healer.Superblock) { sb.FSType, sb.Answer = "x\n", denied })
 	},
 	"a source that fools a reader": func(c *healer.Case) {
 		const name = "../../x\n\x1b[2Jhealthy."
-		eachSuperblock(c, func(sb *facts.Superblock) { sb.Source = name })
+		eachSuperblock(c, func(sb *healer.Superblock) { sb.Source = name })
 		eachMountPoint(c, func(p *healer.MountPoint) {
 			for i := range p.Stack {
 				p.Stack[i].Source = name
@@ -139,17 +139,17 @@ var (
 
 var oddSuperblocks = map[string]Change{
 	"no superblocks":      func(c *healer.Case) { c.Superblocks = nil },
-	"empty superblocks":   Superblock(func(sb *facts.Superblock) { *sb = facts.Superblock{} }),
-	"an upper of its own": Superblock(func(sb *facts.Superblock) { sb.Upper = &facts.Superblock{Shutdown: true} }),
-	"nothing left": Superblock(func(sb *facts.Superblock) {
+	"empty superblocks":   Superblock(func(sb *healer.Superblock) { *sb = healer.Superblock{} }),
+	"an upper of its own": Superblock(func(sb *healer.Superblock) { sb.Upper = &healer.Superblock{Shutdown: true} }),
+	"nothing left": Superblock(func(sb *healer.Superblock) {
 		sb.Space = facts.Space{Blocks: math.MaxUint64, Files: math.MaxUint64}
 	}),
-	"errors of an unknown time": Superblock(func(sb *facts.Superblock) {
+	"errors of an unknown time": Superblock(func(sb *healer.Superblock) {
 		sb.Errors = &facts.FilesystemErrors{Count: math.MaxUint64}
 	}),
 	"errors with a time far ahead": func(c *healer.Case) {
 		Unrecorded()(c)
-		eachSuperblock(c, func(sb *facts.Superblock) {
+		eachSuperblock(c, func(sb *healer.Superblock) {
 			sb.Errors = &facts.FilesystemErrors{Count: 1, LastTime: time.Unix(math.MaxUint32, 0)}
 		})
 	},
@@ -173,12 +173,12 @@ var oddAnswers = map[string]Change{
 }
 
 var oddDevices = map[string]Change{
-	"no device":   Superblock(func(sb *facts.Superblock) { sb.Device = nil }),
-	"device gone": Superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Missing: true} }),
-	"a device of which nothing is known": Superblock(func(sb *facts.Superblock) {
+	"no device":   Superblock(func(sb *healer.Superblock) { sb.Device = nil }),
+	"device gone": Superblock(func(sb *healer.Superblock) { sb.Device = &facts.BlockDevice{Missing: true} }),
+	"a device of which nothing is known": Superblock(func(sb *healer.Superblock) {
 		sb.Device = &facts.BlockDevice{Dev: sb.Dev}
 	}),
-	"a device with everything wrong": Superblock(func(sb *facts.Superblock) {
+	"a device with everything wrong": Superblock(func(sb *healer.Superblock) {
 		sb.Opened = facts.OpenedDevice{Open: true, ReadOnly: true, Short: 1}
 		sb.Device = &facts.BlockDevice{
 			Dev: sb.Dev, ReadOnly: true, BackingFileGone: true, Mapping: &facts.Mapping{Suspended: true, Orphaned: true},

@@ -39,7 +39,7 @@ func Volume(driver, fsType string, changes ...Change) func() healer.Case {
 }
 
 func volume(driver, fsType string) healer.Case {
-	sb := facts.Superblock{
+	sb := healer.Superblock{
 		Dev: facts.Dev{Minor: 50}, FSType: fsType, Source: handle, Kind: facts.KindDirectory,
 		Answer: facts.Answer{Asked: true, Elapsed: time.Millisecond},
 		Space:  facts.Space{Blocks: 1 << 20, Available: 1 << 19, Files: 1 << 16, FreeFiles: 1 << 15},
@@ -57,7 +57,7 @@ func volume(driver, fsType string) healer.Case {
 		Volume: healer.Volume{ID: handle, Path: Target, StagingPath: Staging},
 		Driver: driver,
 		BootID: "5d0e2a43-3f0b-4a0e-9c57-0b6a0c3b2f10", BootTime: time.Unix(1_700_000_000, 0),
-		Superblocks: map[facts.Dev]facts.Superblock{sb.Dev: sb},
+		Superblocks: map[facts.Dev]healer.Superblock{sb.Dev: sb},
 		Newest:      1002,
 	}
 	c.Record = &healer.Record{
@@ -85,7 +85,7 @@ func volume(driver, fsType string) healer.Case {
 	return c
 }
 
-func mountPoint(c healer.Case, sb facts.Superblock, path string, id uint64) healer.MountPoint {
+func mountPoint(c healer.Case, sb healer.Superblock, path string, id uint64) healer.MountPoint {
 	parsed := layout.Kubelet{Root: kubeletRoot}.Layout(path)
 	role := healer.RoleTarget
 	if parsed.Kind == layout.Staging {
@@ -118,7 +118,7 @@ func Collect(p healer.Provider) Change {
 }
 
 // Superblock changes what is known of the filesystem.
-func Superblock(change func(*facts.Superblock)) Change {
+func Superblock(change func(*healer.Superblock)) Change {
 	return func(c *healer.Case) { eachSuperblock(c, change) }
 }
 

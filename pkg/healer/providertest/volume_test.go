@@ -19,7 +19,7 @@ func (kernel) CanReplace() bool { return true }
 func (kernel) CanCover() bool   { return true }
 
 func answers(a facts.Answer) providertest.Change {
-	return providertest.Superblock(func(sb *facts.Superblock) { sb.Answer = a })
+	return providertest.Superblock(func(sb *healer.Superblock) { sb.Answer = a })
 }
 
 // The generic provider takes the volume for what it is said to be.
@@ -34,7 +34,7 @@ func TestVolume(t *testing.T) {
 		"staging lost":    {func(c *healer.Case) { c.MountPoints[1].Stack = nil }, "StagingNotMounted"},
 		"stale":           {answers(facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}), "StaleFileHandle"},
 		"silent":          {answers(facts.Answer{Asked: true, TimedOut: true}), "NotResponding"},
-		"nothing is left": {providertest.Superblock(func(sb *facts.Superblock) { sb.Space.Available = 0 }), "OutOfSpace"},
+		"nothing is left": {providertest.Superblock(func(sb *healer.Superblock) { sb.Space.Available = 0 }), "OutOfSpace"},
 	} {
 		for _, fsType := range []string{"ext4", "xfs", "nfs4", "fuse.x"} {
 			c := providertest.Volume("driver.example", fsType, tc.change)()

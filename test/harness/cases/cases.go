@@ -41,7 +41,7 @@ func Healthy() healer.Case {
 	identity := facts.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
 	c := healer.Case{
 		Volume: healer.Volume{ID: "v", Path: Published, StagingPath: Staged}, Driver: "d", BootID: "boot",
-		Superblocks: map[facts.Dev]facts.Superblock{Disk: {
+		Superblocks: map[facts.Dev]healer.Superblock{Disk: {
 			Dev: Disk, FSType: "ext4", Source: "/dev/sdb", Kind: facts.KindDirectory,
 			Device: &facts.BlockDevice{Dev: Disk, Name: "sdb", Identity: identity}, Answer: facts.Answer{Asked: true},
 		}},
@@ -99,7 +99,7 @@ func StagingLost(c *healer.Case) { c.MountPoints[1].Stack = nil }
 // has staged anew while the pod's mount point still shows the dead one.
 func Outliving(c *healer.Case) {
 	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", facts.Identity{}
-	c.Superblocks = map[facts.Dev]facts.Superblock{
+	c.Superblocks = map[facts.Dev]healer.Superblock{
 		Previously: {Dev: Previously, FSType: "fuse.x", Source: "src", Answer: Answered(syscall.ENOTCONN)},
 		Renewed:    {Dev: Renewed, FSType: "fuse.x", Source: "src", Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}},
 	}
@@ -115,7 +115,7 @@ func Outliving(c *healer.Case) {
 // stale, of one superblock.
 func NFSAnew(c *healer.Case) {
 	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", facts.Identity{}
-	c.Superblocks = map[facts.Dev]facts.Superblock{
+	c.Superblocks = map[facts.Dev]healer.Superblock{
 		Export: {Dev: Export, FSType: "nfs4", Source: "srv:/v", Kind: facts.KindDirectory, Answer: Answered(0)},
 	}
 	for i := range c.MountPoints {
@@ -131,12 +131,12 @@ func NFSAnew(c *healer.Case) {
 func Answered(e syscall.Errno) facts.Answer { return facts.Answer{Asked: true, Op: "statx", Errno: e} }
 
 // Errno has a superblock answer with an errno.
-func Errno(e syscall.Errno) func(*facts.Superblock) {
-	return func(sb *facts.Superblock) { sb.Answer = Answered(e) }
+func Errno(e syscall.Errno) func(*healer.Superblock) {
+	return func(sb *healer.Superblock) { sb.Answer = Answered(e) }
 }
 
 // Of changes one of several superblocks.
-func Of(dev facts.Dev, change func(*facts.Superblock)) Change {
+func Of(dev facts.Dev, change func(*healer.Superblock)) Change {
 	return func(c *healer.Case) {
 		sb := c.Superblocks[dev]
 		change(&sb)

@@ -31,7 +31,7 @@ func onNFS(c *healer.Case) {
 	for i := range c.MountPoints {
 		c.MountPoints[i].Stack[0].FSType = "nfs4"
 	}
-	cases.Of(cases.Renewed, func(sb *facts.Superblock) { sb.FSType = "nfs4" })(c)
+	cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.FSType = "nfs4" })(c)
 	has(func(m *facts.Mount) { m.FSType = "nfs4" })(c)
 }
 

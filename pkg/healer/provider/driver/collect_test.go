@@ -126,18 +126,18 @@ func TestProcessIsRemembered(t *testing.T) {
 }
 
 func TestNoQuestionAboutAVolumeThatHangs(t *testing.T) {
-	superblock := func(change func(*facts.Superblock)) func(*healer.Case) {
+	superblock := func(change func(*healer.Superblock)) func(*healer.Case) {
 		return func(c *healer.Case) {
 			sb := c.Superblocks[disk]
 			change(&sb)
-			c.Superblocks = map[facts.Dev]facts.Superblock{disk: sb}
+			c.Superblocks = map[facts.Dev]healer.Superblock{disk: sb}
 		}
 	}
 	for name, change := range map[string]func(*healer.Case){
-		"no answer":     superblock(func(sb *facts.Superblock) { sb.Answer.TimedOut = true }),
-		"not asked":     superblock(func(sb *facts.Superblock) { sb.Answer.Asked = false }),
-		"frozen":        superblock(func(sb *facts.Superblock) { sb.Answer.Frozen = true }),
-		"a write":       superblock(func(sb *facts.Superblock) { sb.Write.TimedOut = true }),
+		"no answer":     superblock(func(sb *healer.Superblock) { sb.Answer.TimedOut = true }),
+		"not asked":     superblock(func(sb *healer.Superblock) { sb.Answer.Asked = false }),
+		"frozen":        superblock(func(sb *healer.Superblock) { sb.Answer.Frozen = true }),
+		"a write":       superblock(func(sb *healer.Superblock) { sb.Write.TimedOut = true }),
 		"its own mount": func(c *healer.Case) { c.MountPoints[0].Own = facts.Answer{Asked: true, TimedOut: true} },
 		"not known":     func(c *healer.Case) { c.Superblocks = nil },
 		"in a container": func(c *healer.Case) {

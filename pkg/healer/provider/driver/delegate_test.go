@@ -64,7 +64,7 @@ func TestDelegate(t *testing.T) {
 // What is dead where it is staged nothing here can replace.
 func TestDelegateOfADeadFilesystem(t *testing.T) {
 	c := healthy()
-	c.Superblocks = map[facts.Dev]facts.Superblock{disk: {Dev: disk, FSType: "fuse.x", Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}}}
+	c.Superblocks = map[facts.Dev]healer.Superblock{disk: {Dev: disk, FSType: "fuse.x", Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}}}
 	c.Found = []healer.Condition{
 		{Status: healer.Inaccessible, Reason: healer.Disconnected, MountPoint: published, Superblock: disk, Message: "m", Advice: "a"},
 		{Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, MountPoint: published, Message: "m", Advice: "a"},

@@ -42,7 +42,7 @@ func healthy() healer.Case {
 		},
 		Driver:      driverName,
 		Record:      &healer.Record{},
-		Superblocks: map[facts.Dev]facts.Superblock{disk: {Dev: disk, FSType: "ext4", Answer: facts.Answer{Asked: true}}},
+		Superblocks: map[facts.Dev]healer.Superblock{disk: {Dev: disk, FSType: "ext4", Answer: facts.Answer{Asked: true}}},
 		MountPoints: []healer.MountPoint{
 			{Role: healer.RoleTarget, Path: published, Named: true, Proven: true, Stack: []facts.Mount{{Dev: disk, Path: published}}},
 			{Role: healer.RoleStaging, Path: staged, Proven: true, Stack: []facts.Mount{{Dev: disk, Path: staged}}},

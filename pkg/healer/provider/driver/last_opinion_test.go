@@ -102,7 +102,7 @@ func TestLastOpinionIsOfOneInstance(t *testing.T) {
 	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
 	staged := healthy()
 	anew := facts.Dev{Major: 8, Minor: 77}
-	staged.Superblocks[anew] = facts.Superblock{Dev: anew, FSType: "ext4", Answer: facts.Answer{Asked: true}}
+	staged.Superblocks[anew] = healer.Superblock{Dev: anew, FSType: "ext4", Answer: facts.Answer{Asked: true}}
 	for i := range staged.MountPoints {
 		staged.MountPoints[i].Stack[0].Dev = anew
 	}

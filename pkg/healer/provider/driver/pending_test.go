@@ -141,7 +141,7 @@ func TestStagingIsSettledByWhatIsStaged(t *testing.T) {
 	}
 	sb := c.Superblocks[fuseDev]
 	sb.Answer.Errno = 0
-	c.Superblocks = map[facts.Dev]facts.Superblock{fuseDev: sb}
+	c.Superblocks = map[facts.Dev]healer.Superblock{fuseDev: sb}
 	if why := p.Excludes(c); why != "" {
 		t.Error(why)
 	}

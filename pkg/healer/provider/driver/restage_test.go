@@ -28,7 +28,7 @@ var fuseDev = facts.Dev{Minor: 50}
 func dead() healer.Case {
 	c := healthy()
 	c.Volume.Capability = &healer.Capability{Access: healer.AccessMount, AccessMode: "MULTI_NODE_MULTI_WRITER"}
-	c.Superblocks = map[facts.Dev]facts.Superblock{fuseDev: {
+	c.Superblocks = map[facts.Dev]healer.Superblock{fuseDev: {
 		Dev: fuseDev, FSType: "fuse.x", Source: "bucket", Answer: facts.Answer{Asked: true, Errno: syscall.ENOTCONN},
 	}}
 	for i := range c.MountPoints {
@@ -421,7 +421,7 @@ func TestRestageOffered(t *testing.T) {
 		return func(c *healer.Case, _ *Provider, _ *fakeHost) {
 			sb := c.Superblocks[fuseDev]
 			sb.Answer.Errno = errno
-			c.Superblocks = map[facts.Dev]facts.Superblock{fuseDev: sb}
+			c.Superblocks = map[facts.Dev]healer.Superblock{fuseDev: sb}
 		}
 	}
 	const notOffered = "-"

@@ -35,7 +35,7 @@ func TestDelegateWritesToADisk(t *testing.T) {
 		"raw block":         {func(c *healer.Case) { mounted("fuse.x")(c); c.Block = true }, true},
 		"a device": {func(c *healer.Case) {
 			mounted("fuse.x")(c)
-			c.Superblocks = map[facts.Dev]facts.Superblock{disk: {Dev: disk, Answer: facts.Answer{Asked: true}, Device: &facts.BlockDevice{}}}
+			c.Superblocks = map[facts.Dev]healer.Superblock{disk: {Dev: disk, Answer: facts.Answer{Asked: true}, Device: &facts.BlockDevice{}}}
 		}, true},
 		"a disk beneath": {func(c *healer.Case) {
 			mounted("tmpfs")(c)

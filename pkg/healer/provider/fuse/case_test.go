@@ -72,7 +72,7 @@ func healthy() healer.Case {
 	}
 	return healer.Case{
 		Volume: healer.Volume{ID: "v", Path: published, StagingPath: staged}, Driver: "d", BootTime: time.Unix(1e9, 0),
-		Superblocks: map[facts.Dev]facts.Superblock{served: {Dev: served, FSType: "fuse.rclone", Answer: facts.Answer{Asked: true}}},
+		Superblocks: map[facts.Dev]healer.Superblock{served: {Dev: served, FSType: "fuse.rclone", Answer: facts.Answer{Asked: true}}},
 		MountPoints: []healer.MountPoint{
 			{Role: healer.RoleTarget, Path: published, Named: true, Proven: true, PodUID: "a", Stack: []facts.Mount{mount(published, 8)}},
 			{Role: healer.RoleStaging, Path: staged, Proven: true, Stack: []facts.Mount{mount(staged, 7)}},

@@ -47,10 +47,10 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		switch {
 		case sb.Answer.TimedOut:
 			found[dev], err = p.askHung(ctx, c, mp)
-		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), sb.Lookup.Failed(c.LookedUp()):
+		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), c.LookupFailed(sb.Lookup):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
-			if p.inputs != nil && sb.Lookup.Failed(c.LookedUp()) {
+			if p.inputs != nil && c.LookupFailed(sb.Lookup) {
 				in, _ := p.inputs.Inputs(ctx, c) // what cannot be read says nothing
 				got.written = in.Written
 			}

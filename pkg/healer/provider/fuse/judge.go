@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ type judgement struct {
 	c          healer.Case
 	mountPoint healer.MountPoint
 	dev        facts.Dev
-	sb         facts.Superblock
+	sb         healer.Superblock
 	connection connection
 }
 
@@ -33,7 +34,7 @@ type judgement struct {
 func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
-	case j.sb.Lookup.Failed(j.c.LookedUp()):
+	case j.c.LookupFailed(j.sb.Lookup):
 		cond := j.one(healer.BackendUnreachable, j.adviceStorage(), "%s for a name that cannot exist: %s answers for its root from memory%s", j.lookup(), j.served(), j.server())
 		if j.sb.Lookup.Earlier {
 			// It may be over: a volume that is in use all the time cannot be asked again, and
@@ -128,10 +129,21 @@ func (j judgement) processName(d facts.FUSEDaemon) string {
 	switch w := healer.WorkloadName(d.PodUID, d.ContainerID); {
 	case w != "":
 		text += ", " + w
-	case d.Unit() != "":
-		text += ", unit " + printable.Name(d.Unit())
+	case unitOf(d) != "":
+		text += ", unit " + printable.Name(unitOf(d))
 	}
 	return text + ")"
+}
+
+// unitOf returns the systemd unit of a process outside of pods: the innermost directory of its
+// cgroup that is called like one.
+func unitOf(d facts.FUSEDaemon) string {
+	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
+		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
+			return name
+		}
+	}
+	return ""
 }
 
 // waiting returns the requests that the daemon owes.

@@ -216,9 +216,9 @@ func TestServers(t *testing.T) {
 func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
 	outlived := answers(dead)
 	outlived.MountPoints[1].Stack = []facts.Mount{{Path: staged, Dev: facts.Dev{Minor: 53}, FSType: "fuse.rclone"}}
-	outlived.Superblocks[facts.Dev{Minor: 53}] = facts.Superblock{Dev: facts.Dev{Minor: 53}, FSType: "fuse.rclone", Answer: facts.Answer{Asked: true}}
+	outlived.Superblocks[facts.Dev{Minor: 53}] = healer.Superblock{Dev: facts.Dev{Minor: 53}, FSType: "fuse.rclone", Answer: facts.Answer{Asked: true}}
 	disk := silent()
-	disk.Superblocks[served] = facts.Superblock{Dev: served, FSType: "ext4", Answer: facts.Answer{Asked: true, TimedOut: true}}
+	disk.Superblocks[served] = healer.Superblock{Dev: served, FSType: "ext4", Answer: facts.Answer{Asked: true, TimedOut: true}}
 	for name, tc := range map[string]struct {
 		c     healer.Case
 		asked int

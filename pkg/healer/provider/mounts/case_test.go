@@ -45,7 +45,7 @@ func attr(mountPoint int, a facts.Attr) cases.Change {
 	return func(c *healer.Case) { c.MountPoints[mountPoint].Stack[0].Attr = a }
 }
 
-func superblock(change func(*facts.Superblock)) cases.Change {
+func superblock(change func(*healer.Superblock)) cases.Change {
 	return func(c *healer.Case) {
 		sb := c.Superblocks[cases.Disk]
 		change(&sb)

@@ -13,7 +13,7 @@ import (
 )
 
 func probe(e syscall.Errno) cases.Change {
-	return superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} })
+	return superblock(func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} })
 }
 
 func block(c *healer.Case) {
@@ -22,7 +22,7 @@ func block(c *healer.Case) {
 	c.MountPoints[0].Inspect.Kind, c.MountPoints[0].Inspect.Rdev = facts.KindBlock, cases.Disk
 	c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = facts.Dev{Minor: 5}, "devtmpfs"
 	c.Record.MountPoints = c.Record.MountPoints[:1]
-	superblock(func(sb *facts.Superblock) { sb.Kind = facts.KindBlock })(c)
+	superblock(func(sb *healer.Superblock) { sb.Kind = facts.KindBlock })(c)
 }
 
 // example is a case and what is found in it: the reason at its mount point, what the
@@ -91,12 +91,12 @@ var mountPointExamples = []example{
 	},
 	{
 		name:  "another filesystem type",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.FSType = "xfs" })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.FSType = "xfs" })),
 		want:  []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"},
 	},
 	{
 		name: "another serial",
-		build: cases.With(superblock(func(sb *facts.Superblock) {
+		build: cases.With(superblock(func(sb *healer.Superblock) {
 			sb.Device.Identity.Serial = "x"
 		})),
 		want: []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"},
@@ -109,7 +109,7 @@ var mountPointExamples = []example{
 	{
 		name: "another export",
 		build: cases.With(func(c *healer.Case) {
-			superblock(func(sb *facts.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
+			superblock(func(sb *healer.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
 			c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
 		}),
 		want: []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
@@ -132,27 +132,27 @@ var mountPointExamples = []example{
 	{name: "no such device", build: cases.With(probe(syscall.ENXIO)), want: []string{"DeviceMissing target: ENXIO"}},
 	{
 		name:  "no such device, and none expected",
-		build: cases.With(probe(syscall.ENXIO), superblock(func(sb *facts.Superblock) { sb.Device = nil })),
+		build: cases.With(probe(syscall.ENXIO), superblock(func(sb *healer.Superblock) { sb.Device = nil })),
 		want:  []string{"IOError target: ENXIO"},
 	},
 	{
 		name:  "device gone",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: cases.Disk, Missing: true} })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Device = &facts.BlockDevice{Dev: cases.Disk, Missing: true} })),
 		want:  []string{"DeviceMissing target: 8:16"},
 	},
 	{
 		name:  "shut down",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Shutdown = true })),
 		want:  []string{"FilesystemShutdown target: ext4"},
 	},
 	{
 		name:  "shut down is the first evidence",
-		build: cases.With(probe(syscall.EIO), superblock(func(sb *facts.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })),
+		build: cases.With(probe(syscall.EIO), superblock(func(sb *healer.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })),
 		want:  []string{"FilesystemShutdown target:"},
 	},
 	{
 		name: "silent",
-		build: cases.With(superblock(func(sb *facts.Superblock) {
+		build: cases.With(superblock(func(sb *healer.Superblock) {
 			sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
 			sb.Device = &facts.BlockDevice{Dev: cases.Disk}
 		})),
@@ -160,7 +160,7 @@ var mountPointExamples = []example{
 	},
 	{
 		name:  "not asked",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Answer = facts.Answer{} })),
 		want:  []string{"NotResponding target: not probed"},
 	},
 	{
@@ -171,18 +171,18 @@ var mountPointExamples = []example{
 
 	{
 		name:  "read-only filesystem",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.ReadOnly = true })),
 		want:  []string{"ReadOnlyFilesystem target: is read-only"},
 	},
 	{
 		name:  "read-only after an error",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.EmergencyReadOnly = true })),
 		want:  []string{"ReadOnlyFilesystem target: emergency_ro"},
 	},
 	{
 		name: "read-only after an error, published read-only",
 		build: cases.With(
-			superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true }),
+			superblock(func(sb *healer.Superblock) { sb.EmergencyReadOnly = true }),
 			recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }),
 			attr(0, facts.AttrReadOnly),
 		),
@@ -212,7 +212,7 @@ var mountPointExamples = []example{
 	},
 	{
 		name:  "block: gone",
-		build: cases.With(block, superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: cases.Disk, Missing: true} })),
+		build: cases.With(block, superblock(func(sb *healer.Superblock) { sb.Device = &facts.BlockDevice{Dev: cases.Disk, Missing: true} })),
 		want:  []string{"DeviceMissing target:"},
 	},
 	{name: "block: unreadable", build: cases.With(block, probe(syscall.EIO)), want: []string{"IOError target:"}},
@@ -240,7 +240,7 @@ func expectConditions(t *testing.T, c healer.Case, want []string) {
 }
 
 func TestHealthy(t *testing.T) {
-	readOnly := superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })
+	readOnly := superblock(func(sb *healer.Superblock) { sb.ReadOnly = true })
 	for name, build := range map[string]func() healer.Case{
 		"as recorded":    cases.Healthy,
 		"never seen":     cases.With(cases.Unrecorded),
@@ -252,7 +252,7 @@ func TestHealthy(t *testing.T) {
 		"no staging path": cases.With(func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] }),
 		"another boot":    cases.With(func(c *healer.Case) { c.BootID = "next" }),
 		"grown":           cases.With(sized(1 << 40)),
-		"nothing is known of the device this time": cases.With(superblock(func(sb *facts.Superblock) {
+		"nothing is known of the device this time": cases.With(superblock(func(sb *healer.Superblock) {
 			sb.Device = &facts.BlockDevice{Dev: cases.Disk, Identity: facts.Identity{FilesystemUUID: "uuid"}}
 		})),
 		"no vol_data.json": cases.With(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
@@ -262,13 +262,13 @@ func TestHealthy(t *testing.T) {
 		"ro filesystem, recorded":     cases.With(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
 		"ro filesystem, never seen":   cases.With(cases.Unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
 		"ro filesystem, reader only":  cases.With(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"a type that is always ro":    cases.With(cases.Unrecorded, readOnly, superblock(func(sb *facts.Superblock) { sb.FSType = "squashfs" })),
+		"a type that is always ro":    cases.With(cases.Unrecorded, readOnly, superblock(func(sb *healer.Superblock) { sb.FSType = "squashfs" })),
 		"recorded like a placeholder": cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = cases.Placeholder }), attr(0, cases.Placeholder)),
 		"made of the staged one by the driver": cases.With(
 			recorded(0, func(r *healer.MountPointRecord) { r.Dev = facts.Dev{Minor: 40} }),
 			func(c *healer.Case) {
 				c.MountPoints[0].Stack[0].Dev = facts.Dev{Minor: 40}
-				c.Superblocks[facts.Dev{Minor: 40}] = facts.Superblock{Dev: facts.Dev{Minor: 40}, FSType: "overlay", Answer: facts.Answer{Asked: true}}
+				c.Superblocks[facts.Dev{Minor: 40}] = healer.Superblock{Dev: facts.Dev{Minor: 40}, FSType: "overlay", Answer: facts.Answer{Asked: true}}
 			}),
 	} {
 		t.Run(name, func(t *testing.T) { expectConditions(t, build(), nil) })
@@ -291,11 +291,11 @@ func another(stagedType, publishedType string) cases.Change {
 	return func(c *healer.Case) {
 		dev := facts.Dev{Major: 8, Minor: 32}
 		c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = dev, publishedType
-		c.Superblocks[dev] = facts.Superblock{
+		c.Superblocks[dev] = healer.Superblock{
 			Dev: dev, FSType: publishedType, Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true},
 			Device: &facts.BlockDevice{Dev: dev, Name: "sdc", Identity: facts.Identity{FilesystemUUID: "another", Serial: "another", Size: 1 << 30}},
 		}
-		superblock(func(sb *facts.Superblock) { sb.FSType = stagedType })(c)
+		superblock(func(sb *healer.Superblock) { sb.FSType = stagedType })(c)
 		c.MountPoints[1].Stack[0].FSType = stagedType
 		if c.Record != nil {
 			c.Record.FSType = stagedType

@@ -4,14 +4,13 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness/cases"
 )
 
 // refused is a filesystem that refuses root.
 func refused(e syscall.Errno, fsType string, options ...string) func() healer.Case {
-	return cases.With(cases.Unrecorded, probe(e), superblock(func(sb *facts.Superblock) { sb.FSType, sb.Device = fsType, nil }), func(c *healer.Case) {
+	return cases.With(cases.Unrecorded, probe(e), superblock(func(sb *healer.Superblock) { sb.FSType, sb.Device = fsType, nil }), func(c *healer.Case) {
 		for i := range c.MountPoints {
 			m := &c.MountPoints[i].Stack[0]
 			m.FSType, m.SuperOptions = fsType, options
@@ -29,7 +28,7 @@ func TestRootSquashIsNotInaccessible(t *testing.T) {
 		{"nfs4", "open", healer.Degraded}, {"nfs", "statx", healer.Inaccessible}, {"fuse.x", "open", healer.Inaccessible},
 	} {
 		c := refused(syscall.EACCES, tc.fsType)()
-		superblock(func(sb *facts.Superblock) { sb.Answer.Op = tc.op })(&c)
+		superblock(func(sb *healer.Superblock) { sb.Answer.Op = tc.op })(&c)
 		f, err := New(idle{t}).Examine(c)
 		if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Reason != healer.PermissionDenied || f.Conditions[0].Status != tc.want {
 			t.Errorf("%s, %s: %+v %v", tc.fsType, tc.op, f.Conditions, err)

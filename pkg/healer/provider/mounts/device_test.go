@@ -13,15 +13,15 @@ import (
 
 // device changes what sysfs knows of the device.
 func device(change func(*facts.BlockDevice)) cases.Change {
-	return superblock(func(sb *facts.Superblock) { change(sb.Device) })
+	return superblock(func(sb *healer.Superblock) { change(sb.Device) })
 }
 
 // shut is an ext4 that shut itself down.
-var shut = superblock(func(sb *facts.Superblock) { sb.Shutdown = true })
+var shut = superblock(func(sb *healer.Superblock) { sb.Shutdown = true })
 
 // reading is what a read of the device itself gave.
 func reading(e syscall.Errno) cases.Change {
-	return superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: facts.OpReadDevice, Errno: e} })
+	return superblock(func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: facts.OpReadDevice, Errno: e} })
 }
 
 func mapping(m facts.Mapping) cases.Change {
@@ -64,7 +64,7 @@ var deviceExamples = []example{
 	},
 	{
 		name:  "write-protected, as it says itself",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Opened.ReadOnly = true })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Opened.ReadOnly = true })),
 		want:  []string{"DeviceReadOnly target:"},
 	},
 	{
@@ -180,7 +180,7 @@ func unnamed(recordedSeq, seq uint64) cases.Change {
 }
 
 func short(bytes uint64) cases.Change {
-	return superblock(func(sb *facts.Superblock) { sb.Opened.Short = bytes })
+	return superblock(func(sb *healer.Superblock) { sb.Opened.Short = bytes })
 }
 
 const anotherBoot = "next"

@@ -53,7 +53,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	answers := sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 	staged, _ := c.Staged()
 	if answers && p.Role == healer.RoleTarget && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
-		facts.LocalFS(sb.FSType) && facts.LocalFS(staged.Stack[0].FSType) {
+		facts.IsType(sb.FSType, facts.Disk) && facts.IsType(staged.Stack[0].FSType, facts.Disk) {
 		return "it is not what is staged"
 	}
 	if p.Want == nil {

@@ -11,7 +11,7 @@ import (
 
 func TestNFSConditions(t *testing.T) {
 	whole := func(a facts.Answer) cases.Change {
-		return cases.Of(cases.Export, func(sb *facts.Superblock) { sb.Answer = a })
+		return cases.Of(cases.Export, func(sb *healer.Superblock) { sb.Answer = a })
 	}
 	for _, tc := range []example{
 		{name: "stale, and staged anew", build: cases.With(cases.NFSAnew), want: []string{"StaleFileHandle! target: ESTALE"}},
@@ -68,7 +68,7 @@ func TestNoReplaceOnNFS(t *testing.T) {
 		"a soft mount that timed out": {cases.Own(0, cases.Answered(syscall.ETIMEDOUT))},
 		"an I/O error, apart":         {cases.Own(0, cases.Answered(syscall.EIO)), apart},
 		"what is staged is stale":     {cases.Own(1, cases.Answered(syscall.ESTALE))},
-		"silence":                     {cases.Own(0, facts.Answer{}), cases.Own(1, facts.Answer{}), cases.Of(cases.Export, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })},
+		"silence":                     {cases.Own(0, facts.Answer{}), cases.Own(1, facts.Answer{}), cases.Of(cases.Export, func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := New(idle{t}).Examine(cases.With(append([]cases.Change{cases.NFSAnew}, changes...)...)())

@@ -184,7 +184,7 @@ var refusedRebinds = []struct {
 	{"not healthy (Disconnected)", []cases.Change{cases.Lost, probe(syscall.ENOTCONN)}},
 	{
 		"not healthy (FilesystemShutdown)",
-		[]cases.Change{cases.Lost, superblock(func(sb *facts.Superblock) { sb.Shutdown = true })},
+		[]cases.Change{cases.Lost, superblock(func(sb *healer.Superblock) { sb.Shutdown = true })},
 	},
 	{
 		"not healthy (WrongVolumeMounted)",

@@ -183,7 +183,7 @@ func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Ste
 
 // gone reports whether the connection of a FUSE filesystem is gone: it never answers
 // again.
-func gone(sb facts.Superblock) bool {
+func gone(sb healer.Superblock) bool {
 	return facts.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && facts.MayBeCovered(sb.Answer.Errno)
 }
 

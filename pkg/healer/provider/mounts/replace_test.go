@@ -39,7 +39,7 @@ var replaceExamples = []example{
 	// What is behind those may come back by itself.
 	{
 		name:  "another one that is silent",
-		build: cases.With(cases.Outliving, cases.Of(cases.Previously, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })),
+		build: cases.With(cases.Outliving, cases.Of(cases.Previously, func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })),
 		want:  []string{"NotResponding target:"},
 	},
 	{
@@ -64,12 +64,12 @@ var replaceExamples = []example{
 	},
 	{
 		name:  "an overlay over a dead upper",
-		build: cases.With(cases.Outliving, cases.Of(cases.Previously, func(sb *facts.Superblock) { sb.FSType = "overlay" })),
+		build: cases.With(cases.Outliving, cases.Of(cases.Previously, func(sb *healer.Superblock) { sb.FSType = "overlay" })),
 		want:  []string{"WrongVolumeMounted target:", "Disconnected target:"},
 	},
 }
 
-func shutDown(sb *facts.Superblock) { sb.Shutdown, sb.Answer.Errno = true, 0 }
+func shutDown(sb *healer.Superblock) { sb.Shutdown, sb.Answer.Errno = true, 0 }
 
 func TestReplaceConditions(t *testing.T) {
 	for _, tc := range replaceExamples {
@@ -160,14 +160,14 @@ var replacements = map[string]struct {
 	}}},
 	"a disk by another name": {change: []cases.Change{func(c *healer.Case) {
 		was, now := facts.Dev{Major: 8, Minor: 50}, facts.Dev{Major: 8, Minor: 60}
-		c.Superblocks = map[facts.Dev]facts.Superblock{was: c.Superblocks[cases.Previously], now: c.Superblocks[cases.Renewed]}
+		c.Superblocks = map[facts.Dev]healer.Superblock{was: c.Superblocks[cases.Previously], now: c.Superblocks[cases.Renewed]}
 		c.MountPoints[0].Stack[0].Dev, c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = was, now, "/dev/sdc"
 		c.Record.MountPoints[0].Dev, c.Record.MountPoints[1].Dev = was, was
 	}}},
-	"a full volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *facts.Superblock) {
+	"a full volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) {
 		sb.Space = facts.Space{Blocks: 100, Files: 100, FreeFiles: 5}
 	})}},
-	"a slow volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *facts.Superblock) { sb.Answer.Late = 9 })}},
+	"a slow volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.Answer.Late = 9 })}},
 	"shut down": {
 		change: []cases.Change{cases.Of(cases.Previously, shutDown)},
 		plan:   placePlan(func(p *facts.PlacePlan) { p.Ended = true }),
@@ -233,7 +233,7 @@ var refusedReplacements = []struct {
 	{"not healthy (Disconnected)", []cases.Change{cases.Of(cases.Renewed, cases.Errno(syscall.ENOTCONN))}},
 	{
 		"not healthy (NotResponding)",
-		[]cases.Change{cases.Of(cases.Renewed, func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })},
+		[]cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.Answer = facts.Answer{} })},
 	},
 	{"not healthy (FilesystemShutdown)", []cases.Change{cases.Of(cases.Renewed, shutDown)}},
 	{
@@ -242,7 +242,7 @@ var refusedReplacements = []struct {
 	},
 	{
 		"not healthy (WrongVolumeMounted)",
-		[]cases.Change{cases.Of(cases.Renewed, func(sb *facts.Superblock) { sb.Source = "another" })},
+		[]cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.Source = "another" })},
 	},
 	{
 		"the directory that the mount showed was deleted",
@@ -336,16 +336,16 @@ func TestNothingIsReplacedFor(t *testing.T) {
 		"the only instance":      func(c *healer.Case) { c.MountPoints[1].Stack[0].Dev = cases.Previously },
 		"nothing staged":         cases.StagingLost,
 		"no staging mount point": func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] },
-		"one that is silent":     cases.Of(cases.Previously, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} }),
+		"one that is silent":     cases.Of(cases.Previously, func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} }),
 		"one that refuses":       cases.Of(cases.Previously, cases.Errno(syscall.EACCES)),
 		"one that answers":       cases.Of(cases.Previously, cases.Errno(0)),
-		"another type":           cases.Of(cases.Previously, func(sb *facts.Superblock) { sb.FSType = "overlay" }),
+		"another type":           cases.Of(cases.Previously, func(sb *healer.Superblock) { sb.FSType = "overlay" }),
 		"a staged one, of two": func(c *healer.Case) {
 			c.MountPoints[0].Role = healer.RoleStaging
 			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
 		},
 		"a staged one":          func(c *healer.Case) { c.MountPoints[0].Role = healer.RoleStaging },
-		"what failed otherwise": cases.Of(cases.Previously, func(sb *facts.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
+		"what failed otherwise": cases.Of(cases.Previously, func(sb *healer.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
 	} {
 		f, err := New(idle{t}).Examine(cases.With(cases.Outliving, change)())
 		if err != nil || len(f.Steps) != 0 {

@@ -47,7 +47,7 @@ func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 type evaluator struct {
 	c  healer.Case
 	p  healer.MountPoint
-	sb facts.Superblock
+	sb healer.Superblock
 }
 
 func (ev evaluator) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {

@@ -13,7 +13,7 @@ import (
 
 // hung is a superblock that gave no answer.
 func hung(change ...func(*facts.Answer)) cases.Change {
-	return superblock(func(sb *facts.Superblock) {
+	return superblock(func(sb *healer.Superblock) {
 		sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
 		for _, c := range change {
 			c(&sb.Answer)
@@ -27,11 +27,11 @@ func writing(waits ...string) cases.Change {
 }
 
 // frozen answers reads, and has who writes wait.
-var frozen = superblock(func(sb *facts.Superblock) { sb.Answer.Frozen, sb.Answer.Waits = true, []string{"percpu_rwsem_wait"} })
+var frozen = superblock(func(sb *healer.Superblock) { sb.Answer.Frozen, sb.Answer.Waits = true, []string{"percpu_rwsem_wait"} })
 
 // wrote is an answer to a write.
 func wrote(op string, e syscall.Errno, change ...func(*facts.Write)) cases.Change {
-	return superblock(func(sb *facts.Superblock) {
+	return superblock(func(sb *healer.Superblock) {
 		sb.Write = facts.Write{Answer: facts.Answer{Asked: true, Op: op, Errno: e}}
 		for _, c := range change {
 			c(&sb.Write)
@@ -40,15 +40,15 @@ func wrote(op string, e syscall.Errno, change ...func(*facts.Write)) cases.Chang
 }
 
 func late(times int) cases.Change {
-	return superblock(func(sb *facts.Superblock) { sb.Answer.Late, sb.Answer.Elapsed = times, 1234*time.Millisecond })
+	return superblock(func(sb *healer.Superblock) { sb.Answer.Late, sb.Answer.Elapsed = times, 1234*time.Millisecond })
 }
 
 // overlay publishes what a driver made of the staged filesystem.
-func overlay(upper *facts.Superblock) cases.Change {
+func overlay(upper *healer.Superblock) cases.Change {
 	dev := facts.Dev{Minor: 40}
 	return func(c *healer.Case) {
 		c.Record.MountPoints[0].Dev, c.MountPoints[0].Stack[0].Dev = dev, dev
-		c.Superblocks[dev] = facts.Superblock{Dev: dev, FSType: "overlay", Kind: facts.KindDirectory, Upper: upper, Answer: facts.Answer{Asked: true}}
+		c.Superblocks[dev] = healer.Superblock{Dev: dev, FSType: "overlay", Kind: facts.KindDirectory, Upper: upper, Answer: facts.Answer{Asked: true}}
 	}
 }
 
@@ -92,7 +92,7 @@ var superblockExamples = []example{
 	{name: "late four times", build: cases.With(late(4)), want: []string{"SlowResponse target: 4 times"}},
 	{
 		name:  "late and sick",
-		build: cases.With(late(9), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
+		build: cases.With(late(9), superblock(func(sb *healer.Superblock) { sb.Shutdown = true })),
 		want:  []string{"FilesystemShutdown target:"},
 	},
 
@@ -117,7 +117,7 @@ var superblockExamples = []example{
 	},
 	{
 		name:  "a write must not be tried",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Write.Forbidden = "it is not wanted" })),
 	},
 	{
 		name:  "the read's errno is the first evidence",
@@ -126,31 +126,31 @@ var superblockExamples = []example{
 	},
 
 	{name: "overlay", build: cases.With(overlay(nil))},
-	{name: "overlay over a healthy upper", build: cases.With(overlay(&facts.Superblock{FSType: "xfs"}))},
+	{name: "overlay over a healthy upper", build: cases.With(overlay(&healer.Superblock{FSType: "xfs"}))},
 	{
 		name:  "overlay over a dead upper",
-		build: cases.With(overlay(&facts.Superblock{FSType: "xfs", Shutdown: true})),
+		build: cases.With(overlay(&healer.Superblock{FSType: "xfs", Shutdown: true})),
 		want:  []string{"FilesystemShutdown target: the xfs that the overlay writes to"},
 	},
 	{
 		name:  "overlay over a read-only upper",
-		build: cases.With(overlay(&facts.Superblock{FSType: "xfs", ReadOnly: true})),
+		build: cases.With(overlay(&healer.Superblock{FSType: "xfs", ReadOnly: true})),
 		want:  []string{"ReadOnlyFilesystem target: the overlay writes to"},
 	},
 	{
 		name:  "overlay over an upper that turned read-only",
-		build: cases.With(overlay(&facts.Superblock{FSType: "ext4", EmergencyReadOnly: true})),
+		build: cases.With(overlay(&healer.Superblock{FSType: "ext4", EmergencyReadOnly: true})),
 		want:  []string{"ReadOnlyFilesystem target: the overlay writes to"},
 	},
 	{
 		name:  "overlay over a read-only upper, meant so",
-		build: cases.With(overlay(&facts.Superblock{ReadOnly: true}), readOnlyVolume),
+		build: cases.With(overlay(&healer.Superblock{ReadOnly: true}), readOnlyVolume),
 	},
 }
 
 // counted is what an ext4 has counted.
 func counted(n uint64, last time.Time) cases.Change {
-	return superblock(func(sb *facts.Superblock) {
+	return superblock(func(sb *healer.Superblock) {
 		sb.Errors = &facts.FilesystemErrors{Count: n, LastTime: last, LastFunction: "ext4_find_entry"}
 	})
 }
@@ -222,7 +222,7 @@ var errorExamples = []example{
 	},
 	{
 		name:  "errors, no write tried",
-		build: cases.With(counted(1, after), superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })),
+		build: cases.With(counted(1, after), superblock(func(sb *healer.Superblock) { sb.Write.Forbidden = "it is not wanted" })),
 		want:  []string{"FilesystemErrors target: no write was tried: it is not wanted"},
 	},
 }
@@ -231,7 +231,7 @@ var errorExamples = []example{
 // some of both when it was recorded.
 func left(blocks, inodes uint64) cases.Change {
 	return func(c *healer.Case) {
-		superblock(func(sb *facts.Superblock) {
+		superblock(func(sb *healer.Superblock) {
 			sb.Space = facts.Space{Blocks: 1000, Available: blocks, Files: 100, FreeFiles: inodes}
 		})(c)
 		had(true, true)(c)
@@ -269,10 +269,10 @@ var spaceExamples = []example{
 		build: cases.With(left(0, 0), func(c *healer.Case) { c.MountPoints[0].Want = nil }),
 		want:  []string{"OutOfSpace target:", "OutOfInodes target:"},
 	},
-	{name: "it does not tell", build: cases.With(superblock(func(sb *facts.Superblock) { sb.Space = facts.Space{} }))},
+	{name: "it does not tell", build: cases.With(superblock(func(sb *healer.Superblock) { sb.Space = facts.Space{} }))},
 	{
 		name:  "it does not count inodes",
-		build: cases.With(superblock(func(sb *facts.Superblock) { sb.Space = facts.Space{Blocks: 1000, Available: 1} })),
+		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Space = facts.Space{Blocks: 1000, Available: 1} })),
 	},
 	{name: "full, for readers only", build: cases.With(left(0, 0), readOnlyVolume)},
 	{
@@ -284,12 +284,12 @@ var spaceExamples = []example{
 	},
 	{
 		name:  "full, and read-only",
-		build: cases.With(left(0, 0), superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })),
+		build: cases.With(left(0, 0), superblock(func(sb *healer.Superblock) { sb.ReadOnly = true })),
 		want:  []string{"ReadOnlyFilesystem target: is read-only"},
 	},
 	{
 		name:  "full, and shut down",
-		build: cases.With(left(0, 0), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })),
+		build: cases.With(left(0, 0), superblock(func(sb *healer.Superblock) { sb.Shutdown = true })),
 		want:  []string{"FilesystemShutdown target:"},
 	},
 }

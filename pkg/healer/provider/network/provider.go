@@ -94,7 +94,7 @@ const shortest = 100 * time.Millisecond
 func failure(err error, waited time.Duration) (how string, known bool) {
 	var errno syscall.Errno
 	errors.As(err, &errno)
-	_, unreachable := healer.ConditionOf(healer.OpConnect, errno, facts.Superblock{})
+	_, unreachable := healer.ConditionOf(healer.OpConnect, errno, healer.Superblock{})
 	switch {
 	case err == nil:
 		return "", true

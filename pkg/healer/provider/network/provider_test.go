@@ -37,7 +37,7 @@ func mounted(a facts.Answer, fsType, source string, options ...string) healer.Ca
 	}
 	return healer.Case{
 		MountPoints: []healer.MountPoint{at(healer.RoleTarget, target), at(healer.RoleStaging, staging)},
-		Superblocks: map[facts.Dev]facts.Superblock{export: {Dev: export, FSType: fsType, Source: source, Answer: a}},
+		Superblocks: map[facts.Dev]healer.Superblock{export: {Dev: export, FSType: fsType, Source: source, Answer: a}},
 	}
 }
 
@@ -178,7 +178,7 @@ func TestAtMostFourAddressesAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mounted(hung, "ceph", "a,b,c,d:/")
 		other := facts.Dev{Minor: 45}
-		c.Superblocks[other] = facts.Superblock{Dev: other, Answer: hung}
+		c.Superblocks[other] = healer.Superblock{Dev: other, Answer: hung}
 		c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = other, "e,f:/"
 		start := time.Now()
 		c, f := examined(t, c, nil)

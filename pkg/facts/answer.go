@@ -8,48 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Superblock is one mounted filesystem instance with what is known of it.
-type Superblock struct {
-	Dev    Dev
-	FSType string
-	Source string
-	// ReadOnly is the superblock's own flag, whatever the mounts say.
-	ReadOnly bool
-	// Shutdown and EmergencyReadOnly are ext4's super options of a filesystem that
-	// shut itself down, or that turned read-only after an error.
-	Shutdown          bool
-	EmergencyReadOnly bool
-	// Device is nil for a filesystem without a block device.
-	Device *BlockDevice
-	// Kind is the type of the root: a block device for a raw block volume.
-	Kind   PathKind
-	Answer Answer
-	Space  Space
-	// Opened is what the open device says of itself.
-	Opened OpenedDevice
-	// Errors is nil for filesystems other than ext4.
-	Errors *FilesystemErrors
-	// Upper has the facts of the filesystem that an overlay writes to; nil for
-	// others, and where it cannot be found.
-	Upper *Superblock
-	// Write is the result of a write, where one was tried.
-	Write Write
-	// Lookup is what a FUSE daemon last answered for a name that cannot exist.
-	Lookup Lookup
-}
-
-// StateOf returns what a mount itself tells of its superblock.
-func StateOf(m Mount) Superblock {
-	return Superblock{
-		Dev:               m.Dev,
-		FSType:            m.FSType,
-		Source:            m.Source,
-		ReadOnly:          m.SuperReadOnly,
-		Shutdown:          m.HasSuperOption("shutdown"),
-		EmergencyReadOnly: m.HasSuperOption("emergency_ro"),
-	}
-}
-
 // Write is the result of a write that leaves no name behind.
 type Write struct {
 	Answer
@@ -140,9 +98,4 @@ type Space struct {
 	// unprivileged writer.
 	Blocks, Available uint64
 	Files, FreeFiles  uint64
-}
-
-// Works reports whether the superblock answered, and did not shut down.
-func (sb Superblock) Works() bool {
-	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 }
