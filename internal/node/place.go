@@ -58,14 +58,14 @@ func (n *Node) Place(ctx context.Context, plan facts.PlacePlan, revalidate func(
 
 func (n *Node) finalize(ctx context.Context, plan facts.PlacePlan) error {
 	// The budget is enough for a node that heals hundreds of volumes at once.
-	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{PlacePlan: plan, Budget: n.cfg.StepTimeout / 4})
+	left, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{PlacePlan: plan, Budget: n.cfg.StepTimeout / 4})
 	switch {
 	case err != nil:
 		return err
-	case a.Left < 0:
+	case left < 0:
 		return errors.New("the copies of the mount in other mount namespaces could not be found, or made writable, in time")
-	case a.Left > 0:
-		return fmt.Errorf("%d copies of the mount in other mount namespaces could not be made writable", a.Left)
+	case left > 0:
+		return fmt.Errorf("%d copies of the mount in other mount namespaces could not be made writable", left)
 	}
 	return nil
 }

@@ -19,38 +19,31 @@ type FinalizeQuery struct {
 	Budget time.Duration
 }
 
-// FinalizeAnswer says how far the attributes got.
-type FinalizeAnswer struct {
-	// Left counts copies in other mount namespaces that are still read-only; -1 when that
-	// could not be found out in time. The mount itself is writable then and keeps
-	// AttrUnfinalized, by which the next call knows that copies are left.
-	Left int
-}
-
-func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
-	var none FinalizeAnswer
+// finalize returns how many copies in other mount namespaces are still read-only; -1 when that
+// could not be found out in time. The mount itself is writable then and keeps AttrUnfinalized, by
+// which the next call knows that copies are left.
+func finalize(q FinalizeQuery) (left int, err error) {
 	pause("finalize")
 	target, err := openTarget(q.Target)
 	if err != nil {
-		return none, err
+		return 0, err
 	}
 	defer target.close()
 	parent := q.Dead.Ref()
 	if q.Position != facts.OnDead {
 		if parent, err = target.parent(); err != nil {
-			return none, err
+			return 0, err
 		}
 	}
 	p, err := openPlaced(target, q.Placed, parent)
 	if err != nil {
-		return none, err
+		return 0, err
 	}
 	defer unix.Close(p.fd)
 	pause("finalize/checked")
 	var copies *propagatedMounts
-	left, err := p.finalize(q, &copies)
-	if err == nil {
-		return FinalizeAnswer{Left: left}, nil
+	if left, err = p.finalize(q, &copies); err == nil {
+		return left, nil
 	}
 	// Another mount came on top meanwhile. A driver's umount takes that one and uncovers
 	// ours, and what the driver then removes would be the volume's files: so ours must not
@@ -59,9 +52,9 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 		copies.set(facts.AttrPlaceholder)
 	}
 	if backErr := mount.SetAttr(p.fd, facts.AttrPlaceholder, 0); backErr != nil {
-		return none, fmt.Errorf("%w; making it read-only again: %w", err, backErr)
+		return 0, fmt.Errorf("%w; making it read-only again: %w", err, backErr)
 	}
-	return none, err
+	return 0, err
 }
 
 // placed is a placeholder, ours, at its mount point. Its attributes are set by the descriptor

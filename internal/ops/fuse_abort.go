@@ -25,31 +25,31 @@ const fusectlMagic = 0x65735543
 // was not written yet is lost. To abort twice changes nothing. The descriptor on the mount keeps
 // its superblock, and so the number of the connection from being given to another volume's
 // between the checks and the write.
-func abortFUSE(q facts.AbortPlan) (done bool, err error) {
+func abortFUSE(q facts.AbortPlan) (none struct{}, err error) {
 	fd, err := thread{}.openMount(q.Mount.Path, q.Mount.Ref())
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	defer unix.Close(fd)
 	if err := deadOf(q.Mount).checkType(thread{}, facts.FUSE); err != nil {
-		return false, err
+		return none, err
 	}
 	abort, err := openAbort(q.Mount.Dev)
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	defer unix.Close(abort)
 	if err := checkOnlyThisVolume(q); err != nil || q.CheckOnly {
-		return false, err
+		return none, err
 	}
 	pause("abort-fuse/checked")
 	if err := checkSilent(fd); err != nil {
-		return false, err
+		return none, err
 	}
 	if _, err := unix.Write(abort, []byte("1")); err != nil {
-		return false, fmt.Errorf("abort the connection: %w", err)
+		return none, fmt.Errorf("abort the connection: %w", err)
 	}
-	return true, nil
+	return none, nil
 }
 
 // answerTime is how long a daemon has to answer right before its connection is aborted.

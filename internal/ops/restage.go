@@ -24,26 +24,26 @@ type UnmountDeadQuery struct {
 
 // unmountDead detaches all mounts at a staging path, each of which has no daemon any more. The
 // directory stays as it is, bare: only the driver's call that follows, or mountDead, covers it.
-func unmountDead(q UnmountDeadQuery) (done bool, err error) {
+func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 	target, err := openTarget(q.Target)
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	defer target.close()
 	pause("unmount-dead")
 	// Whether mountDead could cover the path again is found out before: on a bare path a pod or
 	// the driver would write to the node's disk.
 	if _, err := mountDead(MountDeadQuery{Target: q.Target, Before: q.Stack[0], Try: true}); err != nil {
-		return false, err
+		return none, err
 	}
 	for _, m := range q.Stack { // all of them, before the first is gone
 		if err := deadOf(m).checkType(target.thread, facts.FUSE); err != nil {
-			return false, err
+			return none, err
 		}
 	}
 	for _, m := range q.Stack {
 		if err := target.unmountDisconnected(q.Target, deadOf(m)); err != nil {
-			return false, err
+			return none, err
 		}
 		pause("unmount-dead/one")
 	}
@@ -51,7 +51,7 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	if err == nil {
 		err = target.checkTop(on)
 	}
-	return err == nil, err
+	return none, err
 }
 
 // unmountDisconnected detaches the topmost mount, if it is the given one and its daemon is gone.

@@ -6,22 +6,22 @@ import (
 
 // unmountTop unmounts a dead mount or a placeholder from the top of a stack. The engine observes
 // the volume anew then, and believes that only.
-func unmountTop(q facts.UnmountPlan) (done bool, err error) {
+func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 	target, err := openTarget(q.Top.Path)
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	defer target.close()
 	top := q.Top.Ref()
 	if err := target.checkTop(top); err != nil {
-		return false, err
+		return none, err
 	}
 	on, dir, err := target.below(q.Top.Path, top)
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	if on.OldID != q.Below.OldID {
-		return false, refuse("%s is beneath it now", on)
+		return none, refuse("%s is beneath it now", on)
 	}
 	dead := deadOf(q.Top)
 	dead.Stale = facts.IsType(q.Top.FSType, facts.NFS)
@@ -32,22 +32,22 @@ func unmountTop(q facts.UnmountPlan) (done bool, err error) {
 	// Where another mount is at the same place on a peer of Below, the umount would take that
 	// one. No path leads to Below, so it cannot be made private first, as placement does.
 	if err := checkTakesOnly(target.thread, top, on, dir, isCopy); err != nil {
-		return false, err
+		return none, err
 	}
 	if q.Placeholder {
-		return target.unmountPlaceholder(top)
+		return none, target.unmountPlaceholder(top)
 	}
 	if facts.IsType(q.Top.FSType, facts.FUSE|facts.NFS) { // a disk's may have ended and answer
 		if err := dead.check(target); err != nil {
-			return false, err
+			return none, err
 		}
 	}
 	pause("unmount-dead-top/checked")
 	if err := target.detachTop(top, facts.Ref{}); err != nil {
-		return false, err
+		return none, err
 	}
 	pause("unmount-dead-top/done")
-	return true, nil
+	return none, nil
 }
 
 // isPlaceholderOf reports whether m is a copy that propagation made of a placeholder.
@@ -57,10 +57,10 @@ func isPlaceholderOf(placeholder, m facts.Mount) bool {
 
 // unmountPlaceholder unmounts the topmost mount if it is the given one and has the attributes of
 // a placeholder: no other mount than one of ours is ever unmounted so.
-func (h targetHandle) unmountPlaceholder(m facts.Ref) (done bool, err error) {
+func (h targetHandle) unmountPlaceholder(m facts.Ref) error {
 	fd, err := h.open(m)
 	if err != nil {
-		return false, err
+		return err
 	}
 	now, err := h.thread.entry(m)
 	closeFD(&fd) // a descriptor on the placeholder makes it busy, and umount fails
@@ -68,12 +68,12 @@ func (h targetHandle) unmountPlaceholder(m facts.Ref) (done bool, err error) {
 		err = refuse("the topmost mount is no placeholder")
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	pause("unmount-duplicate/checked")
 	if err := h.umount(m); err != nil {
-		return false, err
+		return err
 	}
 	pause("unmount-duplicate/done")
-	return true, nil
+	return nil
 }
