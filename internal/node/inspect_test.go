@@ -112,25 +112,6 @@ func TestInspectPaths(t *testing.T) {
 	}
 }
 
-// A file of kubelet's that is torn is no evidence of anything; it is certainly
-// no reason to answer nothing at all.
-func TestTornVolData(t *testing.T) {
-	n, root := newNode(t)
-	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
-	if err := os.MkdirAll(filepath.Join(dir, "mount"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{"", `{"driverName":`} {
-		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
-		if err != nil || s.Paths[dir+"/mount"].Kind != facts.KindDirectory {
-			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
-		}
-	}
-}
-
 func TestInspectWithoutAWorker(t *testing.T) {
 	n, root := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
