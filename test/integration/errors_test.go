@@ -13,41 +13,22 @@ import (
 
 // TestFilesystemErrors has an ext4 count an error and go on: everything works, and the
 // error is reported with its time and mount point until a person has checked the
-// filesystem. A write is tried where that is allowed.
+// filesystem. (Where a write is tried, TestWhoWrites shows.)
 func TestFilesystemErrors(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		says string
-	}{
-		"a write is tried":       {[]string{"--standalone"}, "a write still succeeds"},
-		"no write is ever tried": {[]string{"--standalone", "--probe-write=never"}, ""},
-		"without a container":    {nil, "no write was tried: no running container"},
-		"the server only checks": {[]string{"--standalone", "--mode=check"}, "no write was tried: the server only checks"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, c.args...)
-			// The disk first becomes known to a server that may do all.
-			v := n.NewVolume("ext4", "errors")
-			harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue"))
-			n.Args = []string{"--standalone"}
-			n.Start()
-			next := newNeighbour(n)
-			n.Expect("healthy", v.Request())
-			n.Stop()
-			n.Args = c.args
-			n.Start()
-			n.Expect("healthy", v.Request())
-			before := n.Table()
-			countError(t, v)
-			says := []string{"FilesystemErrors", "counted 1 errors, 0 when it was last healthy", "the last at 20", errorsOf(t, v, "last_error_func"), c.says}
-			for range 2 {
-				n.Expect("abnormal", v.Request(), says...)
-			}
-			next.untouched()
-			v.Writable(v.MountPoint())
-			n.SameTable(before)
-		})
+	n := harness.NewNode(t, "--standalone").Start()
+	next := newNeighbour(n)
+	v := n.NewVolume("ext4", "errors")
+	harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue"))
+	n.Expect("healthy", v.Request())
+	before := n.Table()
+	countError(t, v)
+	says := []string{"FilesystemErrors", "counted 1 errors, 0 when it was last healthy", "the last at 20", errorsOf(t, v, "last_error_func")}
+	for range 2 {
+		n.Expect("abnormal", v.Request(), says...)
 	}
+	next.untouched()
+	v.Writable(v.MountPoint())
+	n.SameTable(before)
 }
 
 // TestFilesystemErrorsAreNoEnd rebinds a filesystem that counted errors: it works. The

@@ -83,7 +83,7 @@ var features = []feature{
 	{short, "IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
 	{short, "FilesystemShutdown", []string{"TestConditions/ext4_shut_down"}},
 	{short, "ReadOnlyFilesystem", []string{"TestConditions/ext4_turned_read-only_after_an_error"}},
-	{short, "FilesystemErrors", []string{"TestFilesystemErrors/a_write_is_tried"}},
+	{short, "FilesystemErrors", []string{"TestFilesystemErrors"}},
 	{short, "Frozen", []string{"TestFrozen/ext4"}},
 	{short, "SlowResponse", []string{"TestDiskSlow"}},
 	{short, "OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
