@@ -80,39 +80,6 @@ func TestNothingIsWritten(t *testing.T) {
 	}
 }
 
-// TestAWriteLeavesNothing compares what a volume has before and after many
-// writes: names, blocks and inodes.
-func TestAWriteLeavesNothing(t *testing.T) {
-	n := harness.NewNode(t, "--standalone").Start()
-	v := n.NewVolume("ext4", "written to")
-	harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue"))
-	n.Expect("healthy", v.Request())
-	countError(t, v)
-	syncVolume(t, v)
-	before, sum := left(t, v), v.Sum(v.MountPoint())
-	for range 20 {
-		n.Expect("abnormal", v.Request(), "a write still succeeds")
-	}
-	if v.Sum(v.MountPoint()) != sum {
-		t.Error("the data differs")
-	}
-	// A filesystem may free blocks in its own time.
-	harness.Eventually(t, "all space is given back", func() bool {
-		syncVolume(t, v)
-		return left(t, v) == before
-	})
-}
-
-// space is what a filesystem has left.
-type space struct{ blocks, files uint64 }
-
-func left(t *testing.T, v *harness.Volume) space {
-	t.Helper()
-	var st unix.Statfs_t
-	harness.Must(t, unix.Statfs(v.MountPoint(), &st))
-	return space{st.Bfree, st.Ffree}
-}
-
 // written is the number of sectors written to a volume's disk so far
 // (Documentation/block/stat.rst).
 func written(t *testing.T, v *harness.Volume) uint64 { return diskStat(t, v, 6) }
