@@ -43,28 +43,8 @@ const maxMessage = 400
 // and parts of the message.
 func (n *Node) Expect(verdict string, req *healerpb.NodeHealerRequest, has ...string) {
 	n.T.Helper()
-	n.expect(verdict, req, n.Call, has)
-}
-
-// ExpectBesideLoop is Expect on a node whose loop may just save what a check showed, and
-// turn the call away meanwhile.
-func (n *Node) ExpectBesideLoop(verdict string, req *healerpb.NodeHealerRequest, has ...string) {
-	n.T.Helper()
-	n.expect(verdict, req, n.callUntilFree, has)
-}
-
-func (n *Node) callUntilFree(req *healerpb.NodeHealerRequest) (a *healerpb.NodeHealerResponse, err error) {
-	Eventually(n.T, "the volume is free", func() bool {
-		a, err = n.Call(req)
-		return status.Code(err) != codes.Aborted
-	})
-	return a, err
-}
-
-func (n *Node) expect(verdict string, req *healerpb.NodeHealerRequest, call func(*healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error), has []string) {
-	n.T.Helper()
 	for begun := time.Now(); ; time.Sleep(Pause(begun)) {
-		a, err := call(req)
+		a, err := n.callUntilFree(req)
 		if err != nil {
 			n.T.Fatalf("NodeHealer: %v\n%s", err, n.Log)
 		}
@@ -85,6 +65,17 @@ func (n *Node) expect(verdict string, req *healerpb.NodeHealerRequest, call func
 			n.T.Fatal(wrong)
 		}
 	}
+}
+
+// callUntilFree is Call. On a node with a loop, which may just save what a check showed, and turn
+// the call away meanwhile, it calls again.
+func (n *Node) callUntilFree(req *healerpb.NodeHealerRequest) (a *healerpb.NodeHealerResponse, err error) {
+	loops := slices.ContainsFunc(n.Args, func(arg string) bool { return strings.HasPrefix(arg, "--loop=") })
+	Eventually(n.T, "the volume is free", func() bool {
+		a, err = n.Call(req)
+		return !loops || status.Code(err) != codes.Aborted
+	})
+	return a, err
 }
 
 // Message returns what a call says, or its error.

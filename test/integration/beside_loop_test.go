@@ -22,7 +22,7 @@ func TestCallBesideACheckOfTheLoop(t *testing.T) {
 	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
 	n.Start()
 	v, fs := n.NewFUSEVolume("hung", faultfs.Config{})
-	n.ExpectBesideLoop("healthy", v.Request())
+	n.Expect("healthy", v.Request())
 	fs.Hang()
 	checks := func() int {
 		return int(harness.Metric(t, harness.Scrape(t, socket), `node_healer_checks_total{origin="loop"`))
@@ -32,7 +32,7 @@ func TestCallBesideACheckOfTheLoop(t *testing.T) {
 			return harness.Metric(t, harness.Scrape(t, socket), `node_healer_workers{state="busy"}`) > 0
 		})
 		before, called := checks(), time.Now()
-		n.ExpectBesideLoop("abnormal", v.Request())
+		n.Expect("abnormal", v.Request())
 		t.Logf("answered after %s", time.Since(called))
 		if after := checks(); after > before+2 { // the second may share the call's answer
 			t.Errorf("the loop ended %d checks during the call", after-before)
@@ -50,7 +50,7 @@ func TestCallDuringAHealOfTheLoop(t *testing.T) {
 	next := newNeighbour(n)
 	v := n.NewVolume("ext4", "lost")
 	n.NewContainer(harness.PodUID, v.MountPoint())
-	n.ExpectBesideLoop("healthy", v.Request())
+	n.Expect("healthy", v.Request())
 	before := n.Table()
 
 	v.Unpublish()
@@ -67,7 +67,7 @@ func TestCallDuringAHealOfTheLoop(t *testing.T) {
 		return strings.Contains(n.Log.String(), `"A watched volume changed" volume_id="lost" driver="test.csi.example.com" verdict="healed"`)
 	})
 	n.SameTable(before)
-	n.ExpectBesideLoop("healthy", v.Request())
+	n.Expect("healthy", v.Request())
 	for _, e := range auditOf(t, n) {
 		if e.Caller != "loop" {
 			t.Errorf("%s at %s was done for %q", e.Step, e.MountPoint, e.Caller)

@@ -142,7 +142,7 @@ func TestLoopDuringAnOutage(t *testing.T) {
 	held := m.newClaimed("ext4", "held")
 	m.NewContainer(string(held.pod.UID), held.MountPoint())
 	for _, v := range append(wanted, held) {
-		m.ExpectBesideLoop("healthy", v.Request())
+		m.Expect("healthy", v.Request())
 	}
 	held.Lose()
 	harness.Eventually(t, "the server knows what the API says of it", func() bool { return m.loopHealed(held.ID) == 1 })

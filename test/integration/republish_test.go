@@ -34,11 +34,11 @@ func republishes(t *testing.T, inline bool) {
 			n.Stop()
 			n.Args = append(n.Args, "--loop=heal", "--check-interval=10s")
 			n.Start()
-			n.ExpectBesideLoop("healthy", request)
+			n.Expect("healthy", request)
 		}
 		d.KillDaemon(v)
 		dead := d.Table(v)
-		n.ExpectBesideLoop("abnormal", request, "Disconnected")
+		n.Expect("abnormal", request, "Disconnected")
 		if now := d.Table(v); !slices.Equal(now, dead) {
 			t.Errorf("it changed\n%v to\n%v", dead, now)
 		}
@@ -50,7 +50,7 @@ func republishes(t *testing.T, inline bool) {
 			p := c.AwaitTurns()
 			return p.Reads == p.Turns && p.Writes == p.Turns
 		})
-		n.ExpectBesideLoop("healthy", request)
+		n.Expect("healthy", request)
 		if now := d.Table(v); !slices.Equal(now, before) || c.Starts() != 1 {
 			t.Errorf("after %d starts of the container\n%v\nbecame\n%v", c.Starts(), before, now)
 		}

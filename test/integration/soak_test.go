@@ -64,7 +64,7 @@ func newSoak(t *testing.T, loop string, count int) *soak {
 		n.StartContainer(harness.ContainerSpec{Pod: pod, Mounts: mounts})
 	}
 	for _, v := range s.volumes {
-		n.ExpectBesideLoop("healthy", s.request(v))
+		n.Expect("healthy", s.request(v))
 	}
 	s.healthy = s.table()
 	s.allHealthy()
@@ -224,7 +224,7 @@ func testSoakHeals(t *testing.T, count int, lasts time.Duration) {
 	s.healed(5*time.Minute + time.Duration(count)*time.Second/2)
 	t.Logf("%d volumes are healed %s after the first fault", count, time.Since(start).Round(time.Second))
 	for _, v := range s.volumes {
-		s.n.ExpectBesideLoop("healthy", s.request(v))
+		s.n.Expect("healthy", s.request(v))
 	}
 	s.oneHealAtATime()
 	s.sameFootprint()

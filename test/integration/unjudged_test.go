@@ -43,7 +43,7 @@ func TestEmptyTargetIsNeverHealthy(t *testing.T) {
 			t.Errorf("healerctl %s: exit code %d, want %d and %q: %s", args, code, want, has, out)
 		}
 	}
-	n.ExpectBesideLoop("healthy", v.Request())
+	n.Expect("healthy", v.Request())
 	listed := func(verdict string) {
 		t.Helper()
 		harness.Eventually(t, "it is listed as "+verdict, func() bool {
@@ -65,13 +65,13 @@ func TestEmptyTargetIsNeverHealthy(t *testing.T) {
 	for _, args := range [][]string{{"check", "written to"}, {"heal", "written to"}} {
 		call(5, "not judged", args...)
 	}
-	n.ExpectBesideLoop("not judged", atStaging(v), harness.PodUID, " is empty and nothing shows that it is wanted")
+	n.Expect("not judged", atStaging(v), harness.PodUID, " is empty and nothing shows that it is wanted")
 	if log := n.Log.String(); !strings.Contains(log, `verdict="not judged"`) {
 		t.Errorf("the loop logged\n%s", log)
 	}
 	n.SameTable(lost)
 
-	n.ExpectBesideLoop("abnormal", v.Request(), "NotMounted")
+	n.Expect("abnormal", v.Request(), "NotMounted")
 	call(1, "NotMounted", "check", "written to", "--path", v.MountPoint())
 	n.SameTable(lost)
 	call(1, "TargetNotEmpty", "heal", "written to", "--path", v.MountPoint())

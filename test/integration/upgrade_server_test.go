@@ -104,7 +104,7 @@ func TestNewerLoopFinishes(t *testing.T) {
 			})
 
 			back()
-			n.ExpectBesideLoop("healthy", h.v.Request())
+			n.Expect("healthy", h.v.Request())
 			sameFormats(t, n)
 		})
 	}
