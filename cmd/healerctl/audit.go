@@ -14,7 +14,7 @@ import (
 
 func newAudit(dial dialer) *cobra.Command {
 	var request adminpb.ReadAuditRequest
-	c := &cobra.Command{Use: "audit", Short: "Show the last heal steps of this node", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "audit", Short: "Show the last heal steps of this node", Args: takes(0)}
 	output := outputFlag(c)
 	c.Flags().StringVar(&request.VolumeId, "volume", "", "only those of this `VOLUME-ID`")
 	c.Flags().Int32VarP(&request.Limit, "lines", "n", 100, "at most so many, 1000 at most")

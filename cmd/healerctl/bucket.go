@@ -25,7 +25,7 @@ func newCheckBucket() *cobra.Command {
 	var dir string
 	var watch bool
 	var flags bucket.Bucket
-	c := &cobra.Command{Use: "bucket --secret-dir DIR", Short: "Check a bucket of S3 with the credentials of a mounted Secret", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "bucket --secret-dir DIR", Short: "Check a bucket of S3 with the credentials of a mounted Secret", Args: takes(0)}
 	c.Long = c.Short + ", by one question that changes nothing. A denial counts after 30 s, and a bucket is gone after 60 s: it asks again.\n\n" + exitCodes
 	output := outputFlag(c)
 	c.Flags().StringVar(&dir, "secret-dir", "", "where the Secret of a BucketAccess (COSI) is mounted, or one with AWS's usual names")

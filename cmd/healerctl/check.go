@@ -28,7 +28,7 @@ func newCheck(dial dialer, heals bool) *cobra.Command {
 	if heals {
 		name, short, doing = "heal", "Check a volume, and heal it where that is safe", "healing"
 	}
-	c := &cobra.Command{Use: name + " VOLUME|pvc/NAME", Short: short, Long: short + ".\n\n" + ofVolume + ofClaim + exitCodes, Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(dial)}
+	c := &cobra.Command{Use: name + " VOLUME|pvc/NAME", Short: short, Long: short + ".\n\n" + ofVolume + ofClaim + exitCodes, Args: takes(1), ValidArgsFunction: volumeNames(dial)}
 	output := outputFlag(c, asWide)
 	c.Flags().StringVar(&request.Driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	c.Flags().StringVar(&request.Path, "path", "", "a path of the volume, which says that it should be there, as a call of NodeHealer does")

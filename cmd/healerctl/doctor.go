@@ -53,7 +53,7 @@ var (
 
 func newDoctor(dial dialer) *cobra.Command {
 	var kubelet, state string
-	c := &cobra.Command{Use: "doctor", Short: "Say whether this node has what node-healer needs, also before it is installed", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "doctor", Short: "Say whether this node has what node-healer needs, also before it is installed", Args: takes(0)}
 	c.Long = c.Short + ". Run it where the server runs or will: as root on the node, or in its pod.\n\n" + exitCodes
 	output := outputFlag(c)
 	c.Flags().StringVar(&kubelet, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory`")

@@ -24,7 +24,7 @@ func newExplain(dial dialer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain REASON",
 		Short: "Say what a condition, a step or an event means, and what a person does",
-		Args:  cobra.ExactArgs(1),
+		Args:  takes(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			fit := slices.DeleteFunc(names(all), func(name string) bool { return len(args) > 0 || !strings.HasPrefix(name, begun) })
 			return fit, cobra.ShellCompDirectiveNoFileComp

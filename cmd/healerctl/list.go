@@ -27,7 +27,7 @@ import (
 // no dialer there are claims only.
 func newList(dial dialer) *cobra.Command {
 	var flags clusterFlags
-	c := &cobra.Command{Use: "list", Short: "List the volumes of this node, without touching them; with -A or -n the claims, and what their nodes say", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "list", Short: "List the volumes of this node, without touching them; with -A or -n the claims, and what their nodes say", Args: takes(0)}
 	output := outputFlag(c, asWide)
 	flags.add(c.Flags())
 	everywhere := c.Flags().BoolP("all-namespaces", "A", false, "claims of all namespaces")

@@ -89,6 +89,16 @@ func usage(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
+// takes has a command take so many arguments: cobra's own words name neither them nor the command.
+func takes(arguments int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == arguments {
+			return nil
+		}
+		return usage("the command is: %s", c.UseLine())
+	}
+}
+
 // wording returns what a person reads of an error.
 func wording(err error) string {
 	s := status.Convert(err)

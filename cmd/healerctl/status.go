@@ -10,7 +10,7 @@ import (
 )
 
 func newStatus(dial dialer) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "Show what the server of this node is, may do and has to do", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "status", Short: "Show what the server of this node is, may do and has to do", Args: takes(0)}
 	output := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return dial(func(client adminpb.AdminClient) error {

@@ -98,7 +98,7 @@ const watchGap = time.Second
 
 func newWatch(dial dialer) *cobra.Command {
 	return &cobra.Command{
-		Use: "watch", Short: "Print what checks and heals show, the node's own and others', whenever that changes, until interrupted", Args: cobra.NoArgs,
+		Use: "watch", Short: "Print what checks and heals show, the node's own and others', whenever that changes, until interrupted", Args: takes(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return dial(func(client adminpb.AdminClient) error {
 				said, note := map[string]string{}, ""

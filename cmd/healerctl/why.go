@@ -31,7 +31,7 @@ func newWhy(dial dialer) *cobra.Command {
 		}
 		return seen, err
 	}}
-	c := &cobra.Command{Use: "why pod/NAME|bucket/NAME", Short: "Say why a pod does not start, stop or read, or where a BucketClaim stands", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "why pod/NAME|bucket/NAME", Short: "Say why a pod does not start, stop or read, or where a BucketClaim stands", Args: takes(1)}
 	c.Long = c.Short + ". It changes nothing, reads with the rights of the kubeconfig, and says what it may not read. As root on the pod's node it says what only that knows.\n\n" + exitCodes
 	output := outputFlag(c)
 	flags.add(c.Flags())
