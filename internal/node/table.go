@@ -1,6 +1,7 @@
 package node
 
 import (
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -14,10 +15,10 @@ type Table struct {
 	mounts []facts.Mount
 	// Entries by mount point, by the name of the mount point's directory, and by
 	// superblock.
-	byPath map[string][]int32
-	byDir  map[string][]int32
-	byDev  map[facts.Dev][]int32
-	byID   map[int]int32
+	byPath index[string]
+	byDir  index[string]
+	byDev  index[facts.Dev]
+	ids    map[int]struct{}
 	// children counts the mounts on each mount.
 	children map[int]int32
 }
@@ -26,21 +27,46 @@ type Table struct {
 func NewTable(mounts []facts.Mount) Table {
 	t := Table{
 		mounts:   mounts,
-		byPath:   make(map[string][]int32, len(mounts)),
-		byDir:    make(map[string][]int32, len(mounts)),
-		byDev:    map[facts.Dev][]int32{},
-		byID:     make(map[int]int32, len(mounts)),
+		byPath:   newIndex[string](len(mounts)),
+		byDir:    newIndex[string](len(mounts)),
+		byDev:    newIndex[facts.Dev](len(mounts)),
+		ids:      make(map[int]struct{}, len(mounts)),
 		children: map[int]int32{},
 	}
-	for i, m := range mounts {
-		n, dir := int32(i), path.Base(path.Dir(m.Path))
-		t.byPath[m.Path] = append(t.byPath[m.Path], n)
-		t.byDir[dir] = append(t.byDir[dir], n)
-		t.byDev[m.Dev] = append(t.byDev[m.Dev], n)
-		t.byID[m.OldID] = n
+	for i, m := range slices.Backward(mounts) {
+		n := int32(i)
+		t.byPath.add(m.Path, n)
+		t.byDir.add(path.Base(path.Dir(m.Path)), n)
+		t.byDev.add(m.Dev, n)
+		t.ids[m.OldID] = struct{}{}
 		t.children[m.OldParent]++
 	}
 	return t
+}
+
+// index has the entries of each key in their order: a list in one array, where a slice for each
+// key would be half of the table.
+type index[K comparable] struct {
+	// first and next are one more than the number of an entry; 0 for none.
+	first map[K]int32
+	next  []int32
+}
+
+func newIndex[K comparable](entries int) index[K] {
+	return index[K]{make(map[K]int32, entries), make([]int32, entries)}
+}
+
+// add puts an entry before all that the key has.
+func (x index[K]) add(key K, n int32) { x.next[n], x.first[key] = x.first[key], n+1 }
+
+func (x index[K]) of(key K) iter.Seq[int32] {
+	return func(yield func(int32) bool) {
+		for n := x.first[key]; n != 0; n = x.next[n-1] {
+			if !yield(n - 1) {
+				return
+			}
+		}
+	}
 }
 
 // Mounts returns all entries.
@@ -48,18 +74,17 @@ func (t Table) Mounts() []facts.Mount { return t.mounts }
 
 // InDirectory returns the mounts whose mount point lies in a directory of that
 // name, wherever the directory is.
-func (t Table) InDirectory(name string) []facts.Mount { return t.pick(t.byDir[name]) }
+func (t Table) InDirectory(name string) []facts.Mount { return t.pick(t.byDir.of(name)) }
 
 // Of returns the mounts of one superblock.
-func (t Table) Of(dev facts.Dev) []facts.Mount { return t.pick(t.byDev[dev]) }
+func (t Table) Of(dev facts.Dev) []facts.Mount { return t.pick(t.byDev.of(dev)) }
 
 // Beside returns the number of mounts on the same parent mount as m, m included.
 func (t Table) Beside(m facts.Mount) int { return int(t.children[m.OldParent]) }
 
-func (t Table) pick(entries []int32) []facts.Mount {
-	mounts := make([]facts.Mount, len(entries))
-	for i, n := range entries {
-		mounts[i] = t.mounts[n]
+func (t Table) pick(entries iter.Seq[int32]) (mounts []facts.Mount) {
+	for n := range entries {
+		mounts = append(mounts, t.mounts[n])
 	}
 	return mounts
 }
@@ -69,7 +94,7 @@ func (t Table) pick(entries []int32) []facts.Mount {
 // among them. p is absolute and clean, and no component is a link.
 func (t Table) Stack(p string) []facts.Mount {
 	var stack []facts.Mount
-	if len(t.byPath[p]) == 0 {
+	if t.byPath.first[p] == 0 {
 		return nil
 	}
 	for _, m := range slices.Backward(t.walk(p)) {
@@ -94,7 +119,7 @@ func (t Table) walk(p string) []*facts.Mount {
 	// Only mounts on the way can matter; they are few.
 	way, met := make([]*facts.Mount, 0, 8), make([]*facts.Mount, 0, 8)
 	for at := p; ; at = parentDir(at) {
-		for _, n := range t.byPath[at] {
+		for n := range t.byPath.of(at) {
 			way = append(way, &t.mounts[n])
 		}
 		if at == "/" {
@@ -133,7 +158,7 @@ func nextOnTheWay(way []*facts.Mount, current *facts.Mount) (next *facts.Mount) 
 // whose parent is not in the table.
 func (t Table) rootOf(way []*facts.Mount) *facts.Mount {
 	for _, m := range way {
-		if _, listed := t.byID[m.OldParent]; m.Path == "/" && (!listed || m.OldParent == m.OldID) {
+		if _, listed := t.ids[m.OldParent]; m.Path == "/" && (!listed || m.OldParent == m.OldID) {
 			return m
 		}
 	}
