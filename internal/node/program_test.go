@@ -32,6 +32,11 @@ func TestRunProgram(t *testing.T) {
 		t.Errorf("it inherited an environment:\n%s", text)
 	}
 	noneLeft(t, root)
+	p = shell("env")
+	p.Env = nil
+	if r, err = n.RunProgram(within(t, time.Minute), p); err != nil || strings.Contains(string(r.Output), "HOST_TEST_SERVES") {
+		t.Errorf("without an environment it inherited one: %v\n%s", err, r.Output)
+	}
 }
 
 func TestRunProgramThatCannotStart(t *testing.T) {

@@ -31,7 +31,7 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	out := &firstOutput{limit: q.Limit}
 	program := &exec.Cmd{
 		Path: q.Path, Args: slices.Concat([]string{q.Path}, q.Args), Dir: "/",
-		Env:   slices.Concat([]string{}, q.Env), // not nil, which is this process's own
+		Env:   append([]string{}, q.Env...), // not nil, which is this process's own
 		Stdin: bytes.NewReader(q.Stdin), Stdout: out, Stderr: out,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 		WaitDelay:   lastOutput,
