@@ -301,6 +301,13 @@ func TestDriverCameBack(t *testing.T) {
 					})
 					return len(volumes)
 				}
+				heals := func() (count int) {
+					n.do(func() { count = len(n.heals) })
+					return count
+				}
+				for before := heals(); heals() == before; { // then none is due by itself for minutes
+					time.Sleep(time.Second)
+				}
 				n.happens <- node.SuperblockEvent{Driver: "other.example.com"}
 				if got := tried(); got == count {
 					t.Error("another driver came back, and all volumes were tried")
