@@ -53,11 +53,13 @@ func TestAttackWithLockedMappings(t *testing.T) {
 	}
 	says(n, "abnormal", hung, "NotResponding")
 	before := threads(t, n)
-	for range 3 {
+	const rounds = 3
+	for range rounds {
 		heal()
 	}
-	if after := threads(t, n); after > before+2 {
-		t.Errorf("the server had %d threads, and has %d", before, after)
+	// Go makes threads while system calls wait for a processor, and keeps them.
+	if after := threads(t, n); after >= before+2*rounds {
+		t.Errorf("the server had %d threads, and has %d after %d heals", before, after, 2*rounds)
 	}
 	n.Stop()
 }

@@ -133,10 +133,11 @@ func TestStuckWorker(t *testing.T) {
 		}
 		next.untouched()
 	}
-	stuck := slices.DeleteFunc(n.Workers(), func(pid int) bool { return harness.State(pid) != "D" })
-	if len(stuck) != 1 {
-		t.Errorf("%d workers wait uninterruptibly for one volume, want 1", len(stuck))
-	}
+	var stuck []int
+	harness.Eventually(t, "one worker waits uninterruptibly for the volume, and no second one", func() bool {
+		stuck = uninterruptible(n)
+		return len(stuck) == 1
+	})
 	server := n.PID()
 	n.Stop()
 	if harness.State(server) != "" {

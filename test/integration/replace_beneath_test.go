@@ -30,10 +30,11 @@ func (s *served) onlyReported(has ...string) {
 	}
 	call()
 	before := held(n)
-	for range 5 {
+	const calls = 5
+	for range calls {
 		call()
 	}
-	if after := held(n); after.files > before.files || after.threads > before.threads+2 {
+	if after := held(n); after.moreThan(before, calls) {
 		t.Errorf("the server held %+v, and holds %+v", before, after)
 	}
 	if s.Sum(s.Staging) != s.sum {
