@@ -63,7 +63,7 @@ func TestDeviceEvents(t *testing.T) {
 // tell of devices that were written to.
 func told(t *testing.T, e *SuperblockEvents, want SuperblockEvent) {
 	t.Helper()
-	for late := time.After(10 * time.Second); ; {
+	for late := time.After(time.Minute); ; {
 		select {
 		case got := <-e.Events():
 			if got == want {

@@ -101,7 +101,7 @@ func (f silentFUSE) aborted(t *testing.T) bool {
 	select {
 	case err := <-answered:
 		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(time.Second):
 		return false
 	}
 }
