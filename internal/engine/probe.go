@@ -105,7 +105,7 @@ func (o *observation) ask(ctx context.Context, g *group) {
 	q := node.InspectQuery{Probe: g.probe, Routine: o.c.Volume.Routine}
 	for _, i := range g.mountPoints {
 		p := o.c.MountPoints[i]
-		q.Paths = append(q.Paths, node.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted(), ParentOnly: g.above})
+		q.Paths = append(q.Paths, node.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted(), Bare: p.Role == healer.RoleTarget && len(p.Stack) == 0, ParentOnly: g.above})
 	}
 	if g.seen, g.err = o.node.Inspect(ctx, q); g.err == nil && g.probe != nil {
 		g.err = explainInspection(g.probe.Path, g.seen.Answer)

@@ -23,7 +23,11 @@ func (e *Engine) report(ctx context.Context, r healer.Report, t *tries, checks b
 		}
 	}
 	r.Refused = t.refusals(r.Steps)
-	r.After.Conditions = append(r.After.Conditions, seenBySteps(r.Steps)...)
+	for _, c := range seenBySteps(r.Steps) {
+		if !slices.Contains(r.After.Conditions, c) {
+			r.After.Conditions = append(r.After.Conditions, c)
+		}
+	}
 	if !checks { // it costs a walk through all processes
 		e.reportHeld(ctx, &r)
 	}
@@ -44,18 +48,14 @@ func failEnded(steps []healer.Outcome, c healer.Case) {
 	}
 }
 
-// seenBySteps returns the conditions that only a step can see. It looks for files in the way right
+// seenBySteps returns the conditions that a step saw. It looks once more for files in the way right
 // before it would hide them, and asks right before a staged volume becomes usable whether a pod
 // still wants it: to unstage it is kubelet's business.
 func seenBySteps(steps []healer.Outcome) (found []healer.Condition) {
 	for _, o := range steps {
 		switch {
 		case errors.Is(o.Err, healer.ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY):
-			found = append(found, healer.Condition{
-				Status: healer.Inaccessible, Reason: healer.TargetNotEmpty, MountPoint: o.MountPoint,
-				Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
-				Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
-			})
+			found = append(found, healer.FilesInTheWay(o.MountPoint))
 		case errors.Is(o.Err, healer.ErrNotWanted):
 			found = append(found, healer.Condition{
 				Status: healer.Degraded, Reason: healer.StagedWithoutPod, MountPoint: o.MountPoint,

@@ -34,6 +34,9 @@ type PathQuery struct {
 	// still has the stamp Known is not read again.
 	VolData string
 	Known   FileStamp
+	// Bare is true for a target on which nothing is mounted: whether anything lies there, on the
+	// node's disk, is looked at.
+	Bare bool
 	// ParentOnly leaves out the last component, because a volume that does not answer is
 	// mounted there.
 	ParentOnly bool
@@ -120,11 +123,11 @@ func inspectPath(q PathQuery) PathAnswer {
 	// instant. In a clone of the directory's mount nothing is mounted.
 	clone, err := privateClone(l.dir)
 	if err != nil { // no right to it, or an unbindable mount
-		a.inspectName(l.dir, l.name)
+		a.inspectName(l.dir, l.name, false)
 		return a
 	}
 	defer unix.Close(clone)
-	a.inspectName(clone, l.name)
+	a.inspectName(clone, l.name, q.Bare)
 	return a
 }
 
@@ -142,16 +145,23 @@ func privateClone(dir int) (int, error) {
 	return clone, nil
 }
 
-// inspectName looks at the last component.
-func (a *PathAnswer) inspectName(dir int, name string) {
+// inspectName looks at the last component, and into it if it is bare.
+func (a *PathAnswer) inspectName(dir int, name string, bare bool) {
 	var st unix.Statx_t
-	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE|unix.STATX_SIZE, &st)
 	if err != nil {
 		a.Errno = errnoOf(err)
 		return
 	}
 	a.Kind = kindOf(st.Mode)
 	switch a.Kind {
+	case facts.KindDirectory:
+		if bare {
+			empty, err := emptyDirectory(dir, name)
+			a.NotEmpty = !empty && err == nil
+		}
+	case facts.KindFile:
+		a.NotEmpty = bare && st.Size > 0
 	case facts.KindBlock:
 		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
 	case facts.KindSymlink:

@@ -85,6 +85,22 @@ func TestInspectBeneathAMount(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
+	t.Run("files are looked for in the directory beneath", func(t *testing.T) {
+		empty, file := dir+"/empty", dir+"/content"
+		must(t, os.Mkdir(empty, 0o700))
+		must(t, os.WriteFile(file, []byte("x"), 0o600))
+		must(t, unix.Mount("over", empty, "tmpfs", 0, ""))
+		t.Cleanup(func() { must(t, unix.Unmount(empty, 0)) })
+		must(t, os.WriteFile(empty+"/file", nil, 0o600))
+		for path, want := range map[string]bool{empty: false, at: false, file: true, dir: true} {
+			if got := inspectPath(PathQuery{Path: path, Bare: true}); got.NotEmpty != want {
+				t.Errorf("%s: %+v", path, got)
+			}
+			if got := inspectPath(PathQuery{Path: path}); got.NotEmpty {
+				t.Errorf("%s, not asked for: %+v", path, got)
+			}
+		}
+	})
 	t.Run("an unbindable mount has no clones", func(t *testing.T) {
 		must(t, unix.Mount("unbindable", dir, "tmpfs", 0, ""))
 		t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })

@@ -25,7 +25,7 @@ func (p *placement) checkDirectory(fd int) error {
 	}
 	empty, err := here.Size == 0, error(nil)
 	if isDir {
-		if empty, err = emptyDirectory(fd); err != nil {
+		if empty, err = emptyDirectory(fd, "."); err != nil {
 			return fmt.Errorf("look whether the directory is empty: %w", err)
 		}
 	}
@@ -35,10 +35,10 @@ func (p *placement) checkDirectory(fd int) error {
 	return nil
 }
 
-// emptyDirectory reads a directory until the first name. at is an O_PATH descriptor of a
-// directory on the node's disk, on which nothing is mounted, so that no volume is asked.
-func emptyDirectory(at int) (bool, error) {
-	fd, err := openListing(at, ".")
+// emptyDirectory reads a directory, by its name in another one, until the first name in it. It lies on
+// the node's disk, and nothing is mounted on it, so that no volume is asked.
+func emptyDirectory(dir int, name string) (bool, error) {
+	fd, err := openListing(dir, name)
 	if err != nil {
 		return false, err
 	}

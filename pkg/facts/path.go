@@ -16,6 +16,9 @@ type PathFacts struct {
 	Rdev Dev
 	// Link is the text of a symbolic link.
 	Link string
+	// NotEmpty is true for a target on which nothing is mounted, and where files lie in the
+	// directory itself, on the node's disk, or the file for a block device has content.
+	NotEmpty bool
 }
 
 // PathInfo is what a worker found at the end of a path.

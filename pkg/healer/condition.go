@@ -147,3 +147,12 @@ type Condition struct {
 // Disables reports whether the condition keeps the volume from being used. A degraded
 // volume can be used, and may be brought to another mount point.
 func (c Condition) Disables() bool { return c.Status != Degraded }
+
+// FilesInTheWay is TargetNotEmpty at a mount point.
+func FilesInTheWay(at string) Condition {
+	return Condition{
+		Status: Inaccessible, Reason: TargetNotEmpty, MountPoint: at,
+		Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
+		Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
+	}
+}

@@ -76,7 +76,7 @@ func TestTargetNotEmpty(t *testing.T) {
 			harness.Must(t, os.WriteFile(written, []byte("precious"), 0o600))
 			before := n.Table()
 			for range 2 {
-				n.Expect("abnormal", v.Request(), "NotMounted", "TargetNotEmpty", "refused")
+				n.Expect("abnormal", v.Request(), "NotMounted", "TargetNotEmpty", "Refused: rebind")
 				n.SameTable(before)
 				if raw, err := os.ReadFile(written); err != nil || string(raw) != "precious" {
 					t.Errorf("what was written is %q, %v", raw, err)

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ func TestPlaceChecks(t *testing.T) {
 	}{
 		"something is mounted":                 {instant: "rebind/cloned", never: "rebind/checked", meanwhile: mountOver},
 		"the directory is a file now":          {instant: "rebind/cloned", never: "rebind/checked", meanwhile: fileInPlace},
+		"a file lies in the directory now":     {instant: "rebind/cloned", never: "rebind/checked", meanwhile: fileInDirectory},
 		"the driver's bind before the move":    {instant: "rebind/checked", never: "rebind/verified", meanwhile: (*harness.Volume).PublishAgain, healthy: true},
 		"something is mounted before the move": {instant: "rebind/checked", never: "rebind/verified", meanwhile: mountOver},
 		"something is mounted on ours":         {instant: "rebind/moved", never: "rebind/verified", meanwhile: mountOver},
@@ -50,6 +52,11 @@ func TestPlaceChecks(t *testing.T) {
 			h.intact(h.v.Staging)
 		})
 	}
+}
+
+func fileInDirectory(v *harness.Volume) {
+	v.Node.T.Helper()
+	harness.Must(v.Node.T, os.WriteFile(filepath.Join(v.MountPoint(), "file"), nil, 0o600))
 }
 
 func fileInPlace(v *harness.Volume) {

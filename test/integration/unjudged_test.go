@@ -72,7 +72,7 @@ func TestEmptyTargetIsNeverHealthy(t *testing.T) {
 	n.SameTable(lost)
 
 	n.Expect("abnormal", v.Request(), "NotMounted")
-	call(1, "NotMounted", "check", "written to", "--path", v.MountPoint())
+	call(1, "1. see who wrote them", "check", "written to", "--path", v.MountPoint())
 	n.SameTable(lost)
 	call(1, "TargetNotEmpty", "heal", "written to", "--path", v.MountPoint())
 	n.SameTable(lost)

@@ -16,6 +16,21 @@ func probe(e syscall.Errno) cases.Change {
 	return superblock(func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} })
 }
 
+// TestFilesOfABareTargetAreSavedFirst: no pod is deleted, also where the staged mount is lost, too, and
+// no step finds the files.
+func TestFilesOfABareTargetAreSavedFirst(t *testing.T) {
+	f, err := New(&scribe{}).Examine(cases.With(cases.Lost, cases.StagingLost, writtenInto)())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := healer.Diagnosis{Conditions: f.Conditions}.Advice(), healer.FilesInTheWay("").Advice
+	if !slices.Equal(got, []string{want}) {
+		t.Errorf("advises %q", got)
+	}
+}
+
+func writtenInto(c *healer.Case) { c.MountPoints[0].Inspect.NotEmpty = true }
+
 func block(c *healer.Case) {
 	c.Block = true
 	c.MountPoints = c.MountPoints[:1]
@@ -41,6 +56,11 @@ var mountPointExamples = []example{
 		name:  "published bind lost, no record",
 		build: cases.With(cases.Unrecorded, cases.Lost),
 		want:  []string{"NotMounted! target: nothing is mounted"},
+	},
+	{
+		name:  "published bind lost, and written into",
+		build: cases.With(cases.Lost, writtenInto),
+		want:  []string{"NotMounted! target:", "TargetNotEmpty target: node's disk"},
 	},
 	{name: "staged mount lost", build: cases.With(cases.StagingLost), want: []string{"StagingNotMounted staging: gone"}},
 	{

@@ -116,6 +116,9 @@ func judgeEmpty(p healer.MountPoint) []healer.Condition {
 	}
 	lost := conditionAt(p, healer.Inaccessible, healer.NotMounted, adviceRepublish, "the path exists and nothing is mounted on it")
 	lost.Acute = true
+	if p.Inspect.NotEmpty { // or the advice would be to delete the pod, and with it these files
+		return []healer.Condition{lost, healer.FilesInTheWay(p.Path)}
+	}
 	return []healer.Condition{lost}
 }
 
@@ -198,6 +201,8 @@ func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.PlacePlan, s
 		return none, "the volume was never seen healthy at this mount point, so how it was mounted is not known"
 	case wantStaged == nil:
 		return none, "the volume has no staged mount to bind from"
+	case mp.Inspect.NotEmpty:
+		return none, "a mount would hide the files that lie there, on the node's disk"
 	}
 	if why := unfit(c, staged); why != "" {
 		return none, why

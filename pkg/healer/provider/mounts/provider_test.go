@@ -153,6 +153,7 @@ var refusedRebinds = []struct {
 	change []cases.Change
 }{
 	{"never seen healthy at this mount point", []cases.Change{cases.Unrecorded, cases.Lost}},
+	{"would hide the files", []cases.Change{cases.Lost, writtenInto}},
 	{
 		"never seen healthy at this mount point",
 		[]cases.Change{cases.Lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }},
