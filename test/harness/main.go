@@ -175,7 +175,7 @@ func thaw() {
 // orphans names the processes that do not end: the test process itself has ended by
 // now, and this is the parent of all that are left.
 func orphans() string {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		for ; err == nil && pid > 0; pid, err = unix.Wait4(-1, nil, unix.WNOHANG, nil) { //nolint:revive // only counts
 		}
