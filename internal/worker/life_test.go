@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"os"
 	"os/signal"
 	"sync"
 	"testing"
@@ -116,7 +117,11 @@ func TestDeadIdleWorkerCostsNoCall(t *testing.T) {
 // started them: a worker that is gone has ended all the same.
 func TestWorkersThatSomebodyElseReaps(t *testing.T) {
 	signal.Ignore(unix.SIGCHLD) // the kernel reaps
-	t.Cleanup(func() { signal.Reset(unix.SIGCHLD) })
+	t.Cleanup(func() {          // Reset leaves it ignored
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, unix.SIGCHLD)
+		signal.Stop(c)
+	})
 	p := newPool(t, func(c *worker.Config) {
 		c.Abandoned = func(op string, _ int) { t.Errorf("a worker that has ended counts as stuck in %s", op) }
 	})
