@@ -24,6 +24,7 @@ import (
 // connections, and sends nothing on them.
 func TestIdleReflectionBlocksNobody(t *testing.T) {
 	w := newWorld(t, TLS{})
+	begun := time.Now()
 	idle := make(chan error, 36*maxStreams)
 	for range 36 {
 		client := reflectionv1.NewServerReflectionClient(w.dial())
@@ -44,8 +45,9 @@ func TestIdleReflectionBlocksNobody(t *testing.T) {
 	for range cap(idle) {
 		ended[status.Code(<-idle)]++
 	}
-	if most := cap(idle) - maxReflections; ended[codes.Aborted] < most || ended[codes.Aborted]+ended[codes.DeadlineExceeded] != cap(idle) {
-		t.Errorf("%d streams ended with %v, want at least %d ABORTED and the others DEADLINE_EXCEEDED", cap(idle), ended, most)
+	answered := maxReflections * int(1+time.Since(begun)/reflectionTimeout) // on a busy machine some come once others have ended
+	if ended[codes.DeadlineExceeded] > answered || ended[codes.Aborted] == 0 || ended[codes.Aborted]+ended[codes.DeadlineExceeded] != cap(idle) {
+		t.Errorf("%d streams ended with %v, want at most %d DEADLINE_EXCEEDED and the others ABORTED", cap(idle), ended, answered)
 	}
 	must(t, describe(t, w.dial(), checking))
 }

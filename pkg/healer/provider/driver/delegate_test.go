@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -149,6 +150,9 @@ func TestDelegateAnswers(t *testing.T) {
 			f := newFake()
 			f.heal = tc.heal
 			p := f.serve(t)
+			if name == "never" {
+				p.cfg.StepTimeout = time.Second
+			}
 			err := delegateOf(t, p, lost()).Run(t.Context(), allowed)
 			if err == nil {
 				t.Fatal("no error")

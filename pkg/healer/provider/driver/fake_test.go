@@ -200,7 +200,7 @@ func (f *fake) serve(t *testing.T) *Provider {
 }
 
 func provider(tools *providertest.Tools) *Provider {
-	return New(Config{KubeletRoot: "/var/lib/kubelet", RealRoot: "/real/kubelet", StepTimeout: time.Second, Stager: NewFromCall(nil)}, tools)
+	return New(Config{KubeletRoot: "/var/lib/kubelet", RealRoot: "/real/kubelet", StepTimeout: 10 * time.Second, Stager: NewFromCall(nil)}, tools)
 }
 
 // patience is long enough for a driver that answers, on a busy machine.

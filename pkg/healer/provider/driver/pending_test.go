@@ -91,6 +91,9 @@ func TestAnswersThatLeaveItOpen(t *testing.T) {
 			f := newFake()
 			f.heal = tc.heal
 			p := f.serve(t)
+			if name == "none in time" {
+				p.cfg.StepTimeout = time.Second
+			}
 			c := lost()
 			c.Record.PendingHeal = tc.row
 			if pending, stops := driversAnswer(t, delegateOf(t, p, c).Run(t.Context(), allowed)); pending != tc.pending || stops != tc.stops {
