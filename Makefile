@@ -117,7 +117,7 @@ test-full: ## the same with storms, soak and floods, all kinds at every instant,
 .PHONY: unit
 # -p 4: half of the time these wait.
 unit: ## tests of the packages, commands, manifests and pages
-	$(TEST) -p 4 -timeout 10m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
+	$(TEST) -p 4 -timeout 30m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 	$(TEST) ./test/mutate
 	cd test/vendor && $(GO) test ./...
@@ -152,7 +152,7 @@ mutate: deps build ## break lines that keep data safe, one at a time: each turns
 
 .PHONY: e2e
 e2e: deps build kubernetes s3 ## a real node with kubelet: a pod gets its volume back without a restart (root)
-	$(GO) test -count=1 -timeout 15m ./test/e2e/...
+	$(GO) test -count=1 -timeout 30m ./test/e2e/...
 
 # What needs an API: node, chart and install commands, integration tests.
 .PHONY: oldest
@@ -181,7 +181,7 @@ kernels: deps-kernels ## every heal and condition in all its ways on older kerne
 
 .PHONY: kernels-short
 kernels-short: deps-kernels ## every heal and condition once on an older kernel, in QEMU (root)
-	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -short
+	$(GO) test -count=1 -v -timeout 40m ./test/kernels -args -short
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes, once)
