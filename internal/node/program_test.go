@@ -39,6 +39,17 @@ func TestRunProgram(t *testing.T) {
 	}
 }
 
+// What a program does not read of its input, more than a pipe takes, keeps nobody waiting.
+func TestRunProgramThatDoesNotRead(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	p := shell("echo over")
+	p.Stdin = make([]byte, 1<<20)
+	if r, err := n.RunProgram(within(t, time.Minute), p); err != nil || r.Code != 0 || string(r.Output) != "over\n" || r.Cut {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func TestRunProgramThatCannotStart(t *testing.T) {
 	realKernel(t)
 	n, root := newNode(t)
