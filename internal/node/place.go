@@ -63,7 +63,7 @@ func (n *Node) finalize(ctx context.Context, plan facts.PlacePlan) error {
 	case err != nil:
 		return err
 	case left < 0:
-		return errors.New("the copies of the mount in other mount namespaces could not be found, or made writable, in time")
+		return errors.New("the copies of the mount in other mount namespaces could not all be found and made writable")
 	case left > 0:
 		return fmt.Errorf("%d copies of the mount in other mount namespaces could not be made writable", left)
 	}

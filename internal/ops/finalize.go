@@ -20,7 +20,7 @@ type FinalizeQuery struct {
 }
 
 // finalize returns how many copies in other mount namespaces are still read-only; -1 when that
-// could not be found out in time. The mount itself is writable then and keeps AttrUnfinalized, by
+// could not be found out. The mount itself is writable then and keeps AttrUnfinalized, by
 // which the next call knows that copies are left.
 func finalize(q FinalizeQuery) (left int, err error) {
 	pause("finalize")
