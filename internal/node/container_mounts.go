@@ -26,36 +26,52 @@ type Containers struct {
 // InContainers looks for mounts in the mount namespaces of the pods' running containers, with nil for
 // pods in all namespaces but the host's. It walks no path and asks no filesystem. A mount at one of
 // kubelet's own paths is left out: it is a copy of the host's mount, as in a CSI driver's container.
-func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (found Containers, err error) {
-	walk, err := n.processes(ctx, containerWalk)
-	if err != nil {
-		return found, err
-	}
-	return n.mountsAmong(ctx, walk, pods, q)
+func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (Containers, error) {
+	return n.mountsAmong(ctx, func() (ops.ProcessesAnswer, error) { return n.processes(ctx, containerWalk) }, pods, q)
 }
 
-func (n *Node) mountsAmong(ctx context.Context, walk ops.ProcessesAnswer, pods []string, q facts.Filter) (found Containers, err error) {
-	if walk.Cut {
-		found.Unverified = append(found.Unverified, facts.Unverified{Why: facts.WhyScanCut})
+// maxWalks is how often processes are walked anew because one ended before the mounts of its namespace
+// were read: its container may still run, as runc's first process ends while the container starts.
+const maxWalks = 3
+
+func (n *Node) mountsAmong(ctx context.Context, walk func() (ops.ProcessesAnswer, error), pods []string, q facts.Filter) (found Containers, err error) {
+	for range maxWalks {
+		a, err := walk()
+		if err != nil {
+			return found, err
+		}
+		found = Containers{}
+		ended, err := n.addMounts(ctx, found.inspectable(a, pods), q, &found)
+		if err != nil || !ended {
+			return found, err
+		}
 	}
-	var of []facts.Container
+	found.Unverified = append(found.Unverified, facts.Unverified{Why: facts.WhyScanCut})
+	return found, nil
+}
+
+// inspectable returns the containers of the pods whose mounts may be read, and notes the others.
+func (f *Containers) inspectable(walk ops.ProcessesAnswer, pods []string) (of []facts.Container) {
+	if walk.Cut {
+		f.Unverified = append(f.Unverified, facts.Unverified{Why: facts.WhyScanCut})
+	}
 	for _, c := range walk.Containers {
 		if pods != nil && !slices.Contains(pods, c.PodUID) {
 			continue
 		}
 		if c.Unplaced {
-			found.unverified(c, facts.WhyUnplaced, "")
+			f.unverified(c, facts.WhyUnplaced, "")
 		}
 		switch {
 		case c.Sandbox != "":
-			found.unverified(c, facts.WhySandbox, c.Sandbox)
+			f.unverified(c, facts.WhySandbox, c.Sandbox)
 		case c.Foreign && c.PodUID != "":
-			found.unverified(c, facts.WhyForeign, "")
+			f.unverified(c, facts.WhyForeign, "")
 		case !c.Foreign && c.PID != 0:
 			of = append(of, c)
 		}
 	}
-	return found, n.addMounts(ctx, of, q, &found)
+	return of
 }
 
 // Running returns the running containers of pods, but for those that only keep a pod's namespaces. If
@@ -76,19 +92,20 @@ func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Contai
 	return found, nil
 }
 
-// addMounts adds the mounts of containers that are wanted.
-func (n *Node) addMounts(ctx context.Context, of []facts.Container, q facts.Filter, found *Containers) error {
+// addMounts adds the mounts of containers that are wanted. ended is true if the process of one has ended.
+func (n *Node) addMounts(ctx context.Context, of []facts.Container, q facts.Filter, found *Containers) (ended bool, err error) {
 	if len(of) == 0 {
-		return nil
+		return false, nil
 	}
 	mounts, err := n.mountsOf(ctx, of, q)
 	if err != nil {
-		return err
+		return false, err
 	}
 	inPod := map[string]int{}
 	for i, c := range of {
 		switch here := n.mountsIn(c, mounts[i], q); {
 		case mounts[i].Ended:
+			ended = true
 		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
 			found.unverified(c, facts.WhyTooMany, "")
 			found.Unverified[len(found.Unverified)-1].Has = true
@@ -99,7 +116,7 @@ func (n *Node) addMounts(ctx context.Context, of []facts.Container, q facts.Filt
 			found.Mounts = append(found.Mounts, here...)
 		}
 	}
-	return nil
+	return ended, nil
 }
 
 func (f *Containers) unverified(c facts.Container, why facts.Why, detail string) {

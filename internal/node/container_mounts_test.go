@@ -166,8 +166,9 @@ func TestProbeInContainer(t *testing.T) {
 	pid, end := propagatedMounts(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
 	c := containerOf(t, pid)
 	var found Containers
-	err := n.addMounts(t.Context(), []facts.Container{c}, facts.Filter{Superblocks: []facts.Dev{devAt(t, pid, at)}}, &found)
-	if err != nil || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
+	wanted := facts.Filter{Superblocks: []facts.Dev{devAt(t, pid, at)}}
+	ended, err := n.addMounts(t.Context(), []facts.Container{c}, wanted, &found)
+	if err != nil || ended || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	look := func(m facts.ContainerMount) facts.ContainerProbe {
@@ -199,8 +200,42 @@ func TestProbeInContainer(t *testing.T) {
 	if errs := n.ReplaceInContainers(context.Background(), []facts.ContainerSwap{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
 		t.Errorf("replace where it has ended: %v", errs)
 	}
-	if err := n.addMounts(t.Context(), []facts.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
-		t.Errorf("mounts where it has ended: %+v, %v", found, err)
+	if ended, err := n.addMounts(t.Context(), []facts.Container{c}, wanted, &found); err != nil || !ended || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
+		t.Errorf("mounts where it has ended: %+v, %t, %v", found, ended, err)
+	}
+}
+
+// A process that ends between the walk and the reading of its mounts is no proof that its container has
+// ended: the next walk finds another of its processes.
+func TestProcessEndsBeforeItsMountsAreRead(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	at := t.TempDir()
+	gone, end := propagatedMounts(t, `mount -t tmpfs x "$1"`, []string{at})
+	ended := containerOf(t, gone)
+	end()
+	pid, _ := propagatedMounts(t, `mount -t tmpfs y "$1"`, []string{at})
+	wanted := facts.Filter{Superblocks: []facts.Dev{devAt(t, pid, at)}}
+	for name, tc := range map[string]struct {
+		found      facts.Container // by the second walk
+		walks      int
+		mounts     int
+		unverified []facts.Unverified
+	}{
+		"another process":  {found: containerOf(t, pid), walks: 2, mounts: 1},
+		"they keep ending": {found: ended, walks: maxWalks, unverified: []facts.Unverified{{Why: facts.WhyScanCut}}},
+	} {
+		walks := 0
+		found, err := n.mountsAmong(t.Context(), func() (a ops.ProcessesAnswer, err error) {
+			a.Containers = []facts.Container{ended}
+			if walks++; walks > 1 {
+				a.Containers[0] = tc.found
+			}
+			return a, nil
+		}, nil, wanted)
+		if err != nil || walks != tc.walks || len(found.Mounts) != tc.mounts || !slices.Equal(found.Unverified, tc.unverified) {
+			t.Errorf("%s, after %d walks: %+v, %v", name, walks, found, err)
+		}
 	}
 }
 
@@ -224,7 +259,7 @@ func TestMoreMountsThanAreInspected(t *testing.T) {
 	}
 	all = append(all, in(many, ""))
 	var found Containers
-	err := n.addMounts(t.Context(), all, q, &found)
+	_, err := n.addMounts(t.Context(), all, q, &found)
 	if err != nil || len(found.Mounts) != maxInPod || len(found.Unverified) != 2 {
 		t.Fatalf("%d mounts, %+v, %v", len(found.Mounts), found.Unverified, err)
 	}

@@ -77,7 +77,7 @@ func TestInContainers(t *testing.T) {
 		"of no pods":   {pods: []string{}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 		"of some pods": {pods: []string{"third"}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
-		found, err := n.mountsAmong(t.Context(), walk, tc.pods, ofVolume)
+		found, err := n.mountsAmong(t.Context(), func() (ops.ProcessesAnswer, error) { return walk, nil }, tc.pods, ofVolume)
 		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
