@@ -72,21 +72,21 @@ func run(ctx context.Context, cfg config) (err error) {
 }
 
 // listen serves the callers on this node, and the gateway on a socket of its own, if one
-// is configured. Each sends its result to served.
+// is configured. Each sends its result to served. Nobody is answered before both sockets are there: a
+// gateway that finds its own not yet open to it would tell its caller so.
 func listen(cfg config, server *nodeserver.Server) (served chan error, err error) {
 	served = make(chan error, 2)
 	local, err := nodeserver.Listen(cfg.endpoint)
 	if err != nil {
 		return nil, err
 	}
+	if cfg.gatewaySocket != "" {
+		gateway, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.GatewayUID))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--gateway-socket: %w", err), local.Close())
+		}
+		go func() { served <- server.ServeGateway(gateway) }()
+	}
 	go func() { served <- server.Serve(local) }()
-	if cfg.gatewaySocket == "" {
-		return served, nil
-	}
-	gateway, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.GatewayUID))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("--gateway-socket: %w", err), local.Close())
-	}
-	go func() { served <- server.ServeGateway(gateway) }()
 	return served, nil
 }
