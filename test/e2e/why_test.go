@@ -18,7 +18,7 @@ func saysWhy(t *testing.T, healer *Healer, app *App) {
 	if !strings.Contains(out, "nothing was found that is in the way") || !strings.Contains(out, "on node "+nodeName) || strings.Contains(out, "kubectl exec") {
 		t.Error(out)
 	}
-	for _, unread := range []string{"in the kernel", "directories", "which pods", "node-healer saw", "whether it answers"} {
+	for _, unread := range []string{"in the kernel", "directories", "which pods", "node-healer saw", "whether driver"} {
 		if strings.Contains(out, "Not read: "+unread) || strings.Contains(out, "Not read: what "+unread) || strings.Contains(out, "Not read: kubelet's "+unread) {
 			t.Errorf("%s\n%s", unread, out)
 		}

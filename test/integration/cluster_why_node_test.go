@@ -124,7 +124,7 @@ func TestWhyDriverSilent(t *testing.T) {
 	l, err := net.Listen("unix", d.Socket())
 	harness.Must(t, err)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	p.says("pod/"+pod.Name, "DriverSilent", harness.Driver, "does not answer: ", "see the driver's pod", "before its pod is restarted")
+	p.says("pod/"+pod.Name, "DriverSilent", harness.Driver, "does not answer at "+d.Socket(), "see the driver's pod", "before its pod is restarted")
 	harness.Must(t, l.Close())
 	p.says("pod/"+pod.Name, "DriverSilent", "connection refused")
 }

@@ -144,10 +144,9 @@ func (p *podCase) drivers(ctx context.Context, pool *worker.Pool, kubelet layout
 			continue
 		}
 		asked[v.driver] = true
-		name := fmt.Sprintf("driver %s, at %s", v.driver, kubelet.Socket(v.driver))
-		silent, err := Ask(ctx, pool, askDriver, kubelet.Socket(v.driver))
-		if p.read("whether it answers: "+name, err) && silent != "" {
-			p.add("DriverSilent", name+" does not answer: "+silent, p.driverLog(), keepDriver)
+		silent, err := Ask(ctx, pool, askDriver, driverQuery{kubelet, v.driver})
+		if p.read("whether driver "+v.driver+" answers", err) && silent != "" {
+			p.add("DriverSilent", "driver "+v.driver+" does not answer "+silent, p.driverLog(), keepDriver)
 		}
 	}
 }

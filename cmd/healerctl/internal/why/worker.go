@@ -19,10 +19,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
+	"github.com/csi-addons/node-healer/internal/wire"
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // workerEnv makes a process of this program one of its own workers.
@@ -212,25 +215,54 @@ func podDirectories(dir string) (map[string][]string, error) {
 // driverTimeout is how long a driver may take to say that it lives.
 const driverTimeout = 5 * time.Second
 
-// probe asks a driver whether it is ready (CSI's Identity.Probe), and returns in what way it
-// gave no answer.
-func probe(socket string) (silent string, _ error) {
-	if _, err := os.Lstat(socket); err != nil {
-		return "", err // it may listen elsewhere
-	}
-	client, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+type driverQuery struct {
+	Kubelet layout.Kubelet
+	Driver  string
+}
+
+// probe asks a driver whether it is ready (CSI's Identity.Probe), and returns where and in what
+// way it gave no answer.
+func probe(q driverQuery) (silent string, _ error) {
+	ctx, cancel := context.WithTimeout(context.Background(), driverTimeout)
+	defer cancel()
+	socket, err := listensAt(ctx, q)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), driverTimeout)
-	defer cancel()
-	ready, err := csi.NewIdentityClient(client).Probe(ctx, &csi.ProbeRequest{})
+	ready := new(csi.ProbeResponse)
+	err = ask(ctx, socket, csi.Identity_Probe_FullMethodName, new(csi.ProbeRequest), ready)
 	switch code := status.Code(err); {
 	case code == codes.DeadlineExceeded, code == codes.Unavailable:
-		return status.Convert(err).Message(), nil
+		return "at " + socket + ": " + status.Convert(err).Message(), nil
 	case code == codes.FailedPrecondition, ready.GetReady() != nil && !ready.GetReady().GetValue():
-		return "it says that it is not ready", nil
+		return "at " + socket + ": it says that it is not ready", nil
 	}
 	return "", nil // an error, too, is an answer
+}
+
+// listensAt returns the socket of a driver: the usual one, or that of its registration with kubelet, as
+// where the driver's directory has another name.
+func listensAt(ctx context.Context, q driverQuery) (string, error) {
+	_, missing := os.Lstat(q.Kubelet.Socket(q.Driver))
+	if missing == nil {
+		return q.Kubelet.Socket(q.Driver), nil
+	}
+	info := new(emptypb.Empty)
+	if err := ask(ctx, q.Kubelet.Registration(q.Driver), wire.GetInfo, new(emptypb.Empty), info); err != nil {
+		return "", fmt.Errorf("%w, and its registration does not tell: %w", missing, err)
+	}
+	socket := wire.Endpoint(info, q.Driver, q.Kubelet.Root)
+	if socket == "" {
+		return "", fmt.Errorf("%w, and its registration names no socket in %s", missing, q.Kubelet.Root)
+	}
+	return socket, nil
+}
+
+func ask(ctx context.Context, socket, method string, req, resp any) error {
+	client, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	return client.Invoke(ctx, method, req, resp)
 }

@@ -1,12 +1,19 @@
 package why
 
 import (
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/procfs"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // Each pod's user may call a process mount.
@@ -71,4 +78,51 @@ func TestLastArgument(t *testing.T) {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	}
+}
+
+// A driver's directory may have another name than the driver.
+func TestDriverThatListensElsewhere(t *testing.T) {
+	kubelet := layout.Kubelet{Root: t.TempDir()}
+	q := driverQuery{kubelet, "d.example.com"}
+	elsewhere := filepath.Join(kubelet.Root, "plugins/d/csi.sock")
+	for _, dir := range []string{kubelet.Registrations(), filepath.Dir(elsewhere)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(want string, failed bool) {
+		t.Helper()
+		silent, err := probe(q)
+		if (err != nil) != failed || !strings.HasPrefix(silent, want) || (silent == "") != (want == "") {
+			t.Errorf("%q, %v; want %q", silent, err, want)
+		}
+	}
+	says("", true)
+	var info []byte
+	for i, field := range []string{"CSIPlugin", q.Driver, elsewhere} {
+		info = protowire.AppendString(protowire.AppendTag(info, protowire.Number(i+1), protowire.BytesType), field)
+	}
+	answers(t, kubelet.Registration(q.Driver), info)
+	says("at "+elsewhere+": ", false)
+	answers(t, elsewhere, nil)
+	says("", false)
+	q.Driver = "other.example.com"
+	answers(t, kubelet.Registration(q.Driver), info)
+	says("", true)
+}
+
+// answers has a server at a socket answer every call with a message.
+func answers(t *testing.T, socket string, message []byte) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		answer := new(emptypb.Empty)
+		answer.ProtoReflect().SetUnknown(message)
+		return stream.SendMsg(answer)
+	}))
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
 }

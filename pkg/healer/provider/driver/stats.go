@@ -6,6 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/csi-addons/node-healer/internal/wire"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -35,11 +36,11 @@ func (p *Provider) askStats(ctx context.Context, c healer.Case, conn *connection
 // NodeGetVolumeStatsResponse that later versions do not know.
 func conditionIn(fields []byte) (abnormal bool, message string) {
 	const volumeCondition, isAbnormal, text = 2, 1, 2
-	each(fields, func(number protowire.Number, _ uint64, condition []byte) {
+	wire.Each(fields, func(number protowire.Number, _ uint64, condition []byte) {
 		if number != volumeCondition {
 			return
 		}
-		each(condition, func(number protowire.Number, n uint64, s []byte) {
+		wire.Each(condition, func(number protowire.Number, n uint64, s []byte) {
 			switch number {
 			case isAbnormal:
 				abnormal = n != 0
@@ -49,31 +50,4 @@ func conditionIn(fields []byte) (abnormal bool, message string) {
 		})
 	})
 	return abnormal, message
-}
-
-// each calls f for each varint and each sequence of bytes of a message, up to what
-// cannot be read.
-func each(fields []byte, f func(number protowire.Number, n uint64, s []byte)) {
-	for len(fields) > 0 {
-		number, kind, size := protowire.ConsumeTag(fields)
-		if size < 0 {
-			return
-		}
-		fields = fields[size:]
-		var n uint64
-		var s []byte
-		switch kind {
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(fields)
-		case protowire.BytesType:
-			s, size = protowire.ConsumeBytes(fields)
-		default:
-			size = protowire.ConsumeFieldValue(number, kind, fields)
-		}
-		if size < 0 {
-			return
-		}
-		fields = fields[size:]
-		f(number, n, s)
-	}
 }
