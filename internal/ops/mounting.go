@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +32,7 @@ const maxArguments = 64 << 10
 
 var errWalkCut = errors.New("not all processes could be looked at in time")
 
-// mounting names the processes. The arguments of one may be unreadable for as long as its
-// storage does not answer (mmap_lock): such a process does not count.
+// mounting names the processes.
 func mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 	proc, err := openProcfs()
 	if err != nil {
@@ -40,6 +40,14 @@ func mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 	}
 	defer proc.close()
 	s := &scan{proc: proc, end: time.Now().Add(q.Budget)}
+	return s.mounting(q)
+}
+
+// mounting fails where it names none and a process that counts may have the path: the arguments of one
+// may be unreadable for as long as its storage does not answer (mmap_lock), and a worker that is not
+// scheduled reads nothing in time. With "none" the driver would be called again, and start a second
+// daemon beside that process.
+func (s *scan) mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 	pids, err := s.otherProcesses()
 	if err != nil {
 		return nil, err
@@ -48,19 +56,36 @@ func mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 	if q.Driver != 0 {
 		pod = s.processOf(q.Driver).PodUID
 	}
-	each(s, pids, func(pid int) facts.FUSEDaemon { return s.mountingAt(q, pid, pod) }, func(_ int, d facts.FUSEDaemon, _ bool) {
+	var counting []facts.FUSEDaemon
+	each(s, pids, func(pid int) facts.FUSEDaemon { return s.counts(q, pid, pod) }, func(_ int, d facts.FUSEDaemon, ok bool) {
+		if !ok {
+			err = errWalkCut
+		}
 		if d.PID != 0 {
+			counting = append(counting, d)
+		}
+	})
+	each(s, counting, func(d facts.FUSEDaemon) bool { return s.names(d.PID, q.Paths) }, func(d facts.FUSEDaemon, named, ok bool) {
+		switch {
+		case !ok:
+			err = fmt.Errorf("%w: process %d did not let its arguments be read", errWalkCut, d.PID)
+		case named:
 			found = append(found, d)
 		}
 	})
-	if s.cut {
-		err = errWalkCut
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case s.cut:
+		return nil, errWalkCut
+	default:
+		return nil, err
 	}
-	return found, err
 }
 
-// mountingAt describes a process if it counts; else the result is zero.
-func (s *scan) mountingAt(q MountingQuery, pid int, pod string) (none facts.FUSEDaemon) {
+// counts describes a process that counts, whatever its arguments are; else the result is zero. Nothing
+// that it reads can hang.
+func (s *scan) counts(q MountingQuery, pid int, pod string) (none facts.FUSEDaemon) {
 	_, _, started, err := s.stat(strconv.Itoa(pid))
 	// The kernel cuts the start down to a hundredth of a second.
 	if err != nil || started < q.Since.Truncate(time.Second/100) {
@@ -73,14 +98,16 @@ func (s *scan) mountingAt(q MountingQuery, pid int, pod string) (none facts.FUSE
 	case d.Command == "healerctl": // which is told the path to heal
 		return none
 	}
+	return d
+}
+
+// names reports whether a process has one of the paths in its arguments.
+func (s *scan) names(pid int, paths []string) bool {
 	arguments, err := s.proc.read(strconv.Itoa(pid)+"/cmdline", maxArguments)
 	// A path stands alone, or after the name of an option; one that is only a part of another
 	// is another path.
 	words := strings.FieldsFunc(string(arguments), func(r rune) bool { return r == 0 || r == '=' || r == ':' || r == ',' || unicode.IsSpace(r) })
-	if err != nil || !slices.ContainsFunc(words, func(w string) bool { return slices.Contains(q.Paths, w) }) {
-		return none
-	}
-	return d
+	return err == nil && slices.ContainsFunc(words, func(w string) bool { return slices.Contains(paths, w) })
 }
 
 // isRoots reports whether a process has the effective user id 0.
