@@ -16,9 +16,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// lastOutput is how long the outputs are read after the program has ended: what left its group may
-// keep them open for ever.
-const lastOutput = 100 * time.Millisecond
+// lastOutput is how long the outputs are read after the program has ended, by a worker that a busy node may
+// not schedule for a second. What left its group may keep them open for ever.
+const lastOutput = 2 * time.Second
 
 // runProgram runs a program in a session and process group of its own, and kills that
 // group when the program has ended, and at the deadline. The kernel kills the program
