@@ -52,8 +52,10 @@ func abortFUSE(q facts.AbortPlan) (none struct{}, err error) {
 	return none, nil
 }
 
-// answerTime is how long a daemon has to answer right before its connection is aborted.
-const answerTime = 200 * time.Millisecond
+// answerTime is how long a daemon has to answer right before its connection is aborted: on a busy node it,
+// or this worker, may not be scheduled for long, and the abort would lose what it is about to write. Aborts
+// wait for each other, so it is no longer.
+const answerTime = time.Second
 
 // checkSilent refuses a mount whose daemon answers. ENOTCONN and ECONNABORTED come from the kernel
 // of a mount without a daemon, and are no answer. A thread that still waits for the daemon can end
