@@ -64,10 +64,10 @@ func containersAmong(t *testing.T, processes ...recorded) []facts.Container {
 	must(t, err)
 	defer unix.Close(proc)
 	o := &owners{known: map[uint64]bool{home: true, one: true, two: true, foreign: false, strange: false}}
-	s := &scan{proc: procfs(proc), end: time.Now().Add(time.Minute)}
-	a, err := s.processes(o, ProcessesQuery{})
-	must(t, err)
-	return a.Containers
+	return walked(t, func() (ProcessesAnswer, error) {
+		s := &scan{proc: procfs(proc), end: time.Now().Add(time.Minute)}
+		return s.processes(o, ProcessesQuery{})
+	}).Containers
 }
 
 var containersExamples = map[string]struct {

@@ -72,8 +72,8 @@ func TestPeersOfADaemon(t *testing.T) {
 	f.daemons(t)             // or this kernel does not tell them
 	asked := []uint64{f.connection(), without.connection()}
 	untilTold(t, f.connection(), []facts.Peer{{Address: l.Addr().String(), Connected: true}}, func() map[uint64][]facts.Peer {
-		a, err := processes(ProcessesQuery{Daemons: true, PeersOf: asked, Budget: time.Minute})
-		if must(t, err); len(a.Daemons) < 3 {
+		a := daemonsWalked(t, ProcessesQuery{PeersOf: asked})
+		if len(a.Daemons) < 3 {
 			t.Errorf("%d daemons", len(a.Daemons))
 		}
 		return a.Peers

@@ -80,9 +80,21 @@ func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]str
 }
 
 func TestProcessThatCannotBeRead(t *testing.T) {
-	_, read := inTree(t, time.Minute, map[int]map[string]string{10: nil, 20: {"mountinfo": "FIFO"}, 30: nil})
-	if !slices.Equal(read, []int{10, 30}) {
-		t.Errorf("read %v", read)
+	readAre(t, []int{10, 30}, map[int]map[string]string{10: nil, 20: {"mountinfo": "FIFO"}, 30: nil})
+}
+
+// readAre reads in trees until no process but those that cannot be read is left out, as a busy machine
+// may read one too late.
+func readAre(t *testing.T, want []int, processes map[int]map[string]string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		_, read := inTree(t, time.Minute, processes)
+		if slices.Equal(read, want) {
+			return
+		}
+		if len(read) >= len(want) || time.Now().After(end) {
+			t.Fatalf("read %v, want %v", read, want)
+		}
 	}
 }
 
@@ -97,10 +109,7 @@ func TestWalkLeavesOutOurselves(t *testing.T) {
 	childOf := func(parent int) map[string]string {
 		return map[string]string{"status": fmt.Sprintf("Name:\tx\nPPid:\t%d\n", parent)}
 	}
-	_, read := inTree(t, time.Minute, map[int]map[string]string{5: childOf(1), 7: childOf(5), 9: childOf(7), 10: childOf(1)})
-	if !slices.Equal(read, []int{9, 10}) {
-		t.Errorf("read %v", read)
-	}
+	readAre(t, []int{9, 10}, map[int]map[string]string{5: childOf(1), 7: childOf(5), 9: childOf(7), 10: childOf(1)})
 }
 
 func TestWalkWithoutProcfs(t *testing.T) {
