@@ -35,9 +35,10 @@ func TestConfigIsChecked(t *testing.T) {
 func TestMaxBoundsTheWorkers(t *testing.T) {
 	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 2, 1 })
 	var busy sync.WaitGroup
+	fifo, write := newFIFO(t)
 	for range 2 {
 		busy.Go(func() {
-			if _, err := worker.Call(within(t, time.Minute), p, whoami, 2*time.Second); err != nil {
+			if _, err := worker.Call(within(t, time.Minute), p, listen, fifo); err != nil {
 				t.Error(err)
 			}
 		})
@@ -49,7 +50,9 @@ func TestMaxBoundsTheWorkers(t *testing.T) {
 		t.Errorf("got %v, want ErrNoWorker", err)
 	}
 	// One that waits gets the first worker that becomes free.
+	time.AfterFunc(10*time.Millisecond, write)
 	mustCall(t, p, whoami)
+	write()
 	busy.Wait()
 	if s := p.Stats(); s.Started != 2 || s.Living > 1 {
 		t.Errorf("%+v, want 2 started and at most 1 idle", s)
@@ -79,8 +82,9 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 	p := newPool(t)
 	mustCall(t, p, whoami)
 	working := make(chan error, 1)
+	fifo, write := newFIFO(t)
 	go func() {
-		_, err := worker.Call(within(t, time.Minute), p, whoami, time.Second)
+		_, err := worker.Call(within(t, time.Minute), p, listen, fifo)
 		working <- err
 	}()
 	for p.Stats().Idle > 0 {
@@ -92,6 +96,7 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 	if _, err := worker.Call(within(t, time.Minute), p, whoami, 0); !errors.Is(err, worker.ErrClosed) {
 		t.Errorf("got %v, want ErrClosed", err)
 	}
+	write()
 	if err := p.Close(within(t, time.Minute)); err != nil {
 		t.Error(err)
 	}

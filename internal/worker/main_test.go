@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ var (
 	doubt  = operation.Define("doubt", operation.Doubtful, pidAfter)
 	// hang never returns.
 	hang = operation.Define("hang", operation.Pooled, func(string) (int, error) { time.Sleep(time.Hour); return 0, nil })
-	// listen reads a FIFO in which nobody writes.
+	// listen reads a FIFO, and answers with the worker's process id when somebody has written there.
 	listen = operation.Define("listen", operation.Pooled, readFrom)
 	// deaf stops its own process: only SIGKILL reaches it.
 	deaf = operation.Define("deaf", operation.Pooled, func(string) (int, error) {
@@ -57,7 +58,27 @@ func readFrom(fifo string) (int, error) {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	return unix.Read(fd, make([]byte, 1))
+	_, err = unix.Read(fd, make([]byte, 1))
+	return os.Getpid(), err
+}
+
+// newFIFO makes a FIFO in which nobody writes until write is called.
+func newFIFO(t *testing.T) (path string, write func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return path, func() {
+		if _, err := f.Write([]byte{0}); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func failAs(how string) (int, error) {
@@ -142,11 +163,10 @@ func (before stock) compare(t *testing.T) {
 		t.Errorf("a child process is left (wait4: %d, %v)", pid, err)
 	}
 	var now stock
-	for range 100 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if now = takeStock(t); now.fds <= before.fds && now.goroutines <= before.goroutines {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%d descriptors and %d goroutines, before were %d and %d", now.fds, now.goroutines, before.fds, before.goroutines)
 }
