@@ -107,7 +107,10 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	server, err := grpc.NewClient(cfg.Socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: reconnectDelay, Multiplier: 1, MaxDelay: reconnectDelay}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: reconnectDelay, Multiplier: 1, MaxDelay: reconnectDelay},
+			MinConnectTimeout: handshakeTimeout, // without it the pause: the server of a busy node would be unreachable
+		}))
 	if err != nil {
 		return nil, fmt.Errorf("gateway: the server's socket: %w", err)
 	}

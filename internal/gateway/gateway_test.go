@@ -177,22 +177,27 @@ func newWorld(t *testing.T, profile TLS) *world {
 	identity.RegisterIdentityServer(behind, identifier{})
 	go func() { _ = behind.Serve(listener) }()
 	t.Cleanup(behind.Stop)
+	w.serve(socket, profile)
+	return w
+}
 
+// serve runs a gateway to a socket.
+func (w *world) serve(socket string, profile TLS) {
+	w.t.Helper()
 	g, err := New(Config{Socket: "unix://" + socket, Callers: fakeCallers(), TLS: profile})
-	must(t, err)
+	must(w.t, err)
 	outside, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must(w.t, err)
 	w.address = outside.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx, outside) }()
-	t.Cleanup(func() {
+	w.t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			t.Error(err)
+			w.t.Error(err)
 		}
 	})
-	return w
 }
 
 func must(t *testing.T, err error) {
@@ -363,18 +368,26 @@ func TestStatusesWithoutDetails(t *testing.T) {
 }
 
 func TestServerThatIsGone(t *testing.T) {
-	g, err := New(Config{Socket: "unix://" + filepath.Join(t.TempDir(), "none"), Callers: fakeCallers()})
-	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx, l) }()
-	w := &world{t: t, address: l.Addr().String()}
-	_, err = healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{})
+	w := &world{t: t}
+	w.serve(filepath.Join(t.TempDir(), "none"), TLS{})
+	_, err := healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{})
 	nodeHealerUnreachable.sees(t, err, "no such file")
-	stop()
-	must(t, <-ended)
+}
+
+// TestServerThatStandsStill for longer than the pause between two attempts to reach it.
+func TestServerThatStandsStill(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	must(t, err)
+	behind := grpc.NewServer()
+	healerpb.RegisterHealerNodeServer(behind, &nodeServer{})
+	t.Cleanup(behind.Stop)
+	time.AfterFunc(3*reconnectDelay, func() { _ = behind.Serve(listener) })
+	w := &world{t: t}
+	w.serve(socket, TLS{})
+	if _, err := healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{}); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestBearerTokens(t *testing.T) {
@@ -405,16 +418,18 @@ func TestBearerTokens(t *testing.T) {
 
 func TestTokensHaveALimit(t *testing.T) {
 	c := fakeCallers()
-	asked := 0
+	asked, begun := 0, time.Now()
 	c.tokens = limit(authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		asked++
 		return fakeTokens(ctx, token)
 	}), newLimiter())
-	var last error
+	refused := 0
 	for range 10 * reviewBurst {
-		_, last = c.authorize(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y")
+		if _, err := c.authorize(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y"); errors.Is(err, errTooMany) {
+			refused++
+		}
 	}
-	if asked > 2*reviewBurst || !errors.Is(last, errTooMany) {
-		t.Errorf("the API was asked %d times, the last caller heard %v", asked, last)
+	if most := reviewBurst + int(1+time.Since(begun).Seconds())*reviewsPerSecond; asked > most || refused != 10*reviewBurst-asked {
+		t.Errorf("the API was asked %d times, at most %d are allowed; %d callers heard of it", asked, most, refused)
 	}
 }
