@@ -36,8 +36,9 @@ const (
 	maxStreams        = 128
 	maxGatewayStreams = 32
 	// receiveTimeout is how long a call may take until its first message is complete.
-	// Clients have the message when they begin the call.
-	receiveTimeout = 2 * time.Second
+	// Clients have the message when they begin the call, but may be kept from sending it on a
+	// busy node.
+	receiveTimeout = 5 * time.Second
 	// handshakeTimeout is how long a new connection may take until HTTP/2 is
 	// set up. A unix socket needs no round trip to another machine.
 	handshakeTimeout = 5 * time.Second
