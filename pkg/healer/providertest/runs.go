@@ -17,7 +17,7 @@ const (
 	// brief is the deadline of what may get no answer, and grace how long after it a call
 	// may take to return on a machine that is busy.
 	brief = 300 * time.Millisecond
-	grace = 2 * time.Second
+	grace = 10 * time.Second
 )
 
 var errGuard = errors.New("the mount point is no longer wanted")
