@@ -121,6 +121,22 @@ func TestDelegateAsksBeforeItActs(t *testing.T) {
 	}
 }
 
+// delegated has the driver asked to heal a volume; one that never answers is given little time,
+// and asked again where a busy machine let that pass before the driver was reached.
+func (f *fake) delegated(t *testing.T, c healer.Case, never bool) (p *Provider, err error) {
+	t.Helper()
+	for range 20 {
+		p = f.serve(t)
+		if never {
+			p.cfg.StepTimeout = time.Second
+		}
+		if err = delegateOf(t, p, c).Run(t.Context(), allowed); f.count("NodeHealer") > 0 {
+			break
+		}
+	}
+	return p, err
+}
+
 func TestDelegateAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		heal  func(context.Context) (*healerpb.NodeHealerResponse, error)
@@ -149,11 +165,7 @@ func TestDelegateAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
 			f.heal = tc.heal
-			p := f.serve(t)
-			if name == "never" {
-				p.cfg.StepTimeout = time.Second
-			}
-			err := delegateOf(t, p, lost()).Run(t.Context(), allowed)
+			p, err := f.delegated(t, lost(), name == "never")
 			if err == nil {
 				t.Fatal("no error")
 			}

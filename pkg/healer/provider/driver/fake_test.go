@@ -200,11 +200,15 @@ func (f *fake) serve(t *testing.T) *Provider {
 }
 
 func provider(tools *providertest.Tools) *Provider {
-	return New(Config{KubeletRoot: "/var/lib/kubelet", RealRoot: "/real/kubelet", StepTimeout: 10 * time.Second, Stager: NewFromCall(nil)}, tools)
+	return New(Config{KubeletRoot: "/var/lib/kubelet", RealRoot: "/real/kubelet", StepTimeout: time.Minute, Stager: NewFromCall(nil)}, tools)
 }
 
-// patience is long enough for a driver that answers, on a busy machine.
-const patience = 20 * time.Second
+const (
+	// patience is long enough for a driver that answers, on a busy machine.
+	patience = time.Minute
+	// hanging is long enough for one that hangs: each of its answers may take some seconds.
+	hanging = 3 * parts * time.Second
+)
 
 func collect(t *testing.T, p *Provider, c healer.Case) Evidence {
 	t.Helper()

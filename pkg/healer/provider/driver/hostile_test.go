@@ -44,7 +44,6 @@ func raw(t *testing.T, serve func(net.Conn)) func(context.Context) (net.Conn, er
 // A driver that does not speak as it should costs one deadline at most, and nothing
 // that it says counts.
 func TestHostileSockets(t *testing.T) {
-	const within = 3 * time.Second
 	for name, tc := range map[string]struct {
 		serve func(net.Conn)
 		says  string
@@ -62,6 +61,10 @@ func TestHostileSockets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
 			p := provider(&providertest.Tools{Sockets: map[string]func(context.Context) (net.Conn, error){csiSocket: raw(t, tc.serve)}})
+			within := patience
+			if tc.hangs {
+				within = hanging
+			}
 			began := time.Now()
 			e := collectWithin(t, p, healthy(), within)
 			took := time.Since(began)
@@ -143,7 +146,7 @@ func TestDriverThatHangsAtTheVolume(t *testing.T) {
 	f := newFake()
 	f.health = func(ctx context.Context) (*csi.VolumeHealth, error) { <-ctx.Done(); return nil, ctx.Err() }
 	p := f.serve(t)
-	e := collectWithin(t, p, healthy(), 2*time.Second)
+	e := collectWithin(t, p, healthy(), hanging)
 	if e.Opinion != nil || !strings.Contains(e.NotAsked, "NodeGetVolumeHealth: DEADLINE_EXCEEDED") || e.HealsAt == "" {
 		t.Errorf("%+v", e)
 	}

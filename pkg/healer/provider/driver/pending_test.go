@@ -90,13 +90,10 @@ func TestAnswersThatLeaveItOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
 			f.heal = tc.heal
-			p := f.serve(t)
-			if name == "none in time" {
-				p.cfg.StepTimeout = time.Second
-			}
 			c := lost()
 			c.Record.PendingHeal = tc.row
-			if pending, stops := driversAnswer(t, delegateOf(t, p, c).Run(t.Context(), allowed)); pending != tc.pending || stops != tc.stops {
+			_, err := f.delegated(t, c, name == "none in time")
+			if pending, stops := driversAnswer(t, err); pending != tc.pending || stops != tc.stops {
 				t.Errorf("pending: %v, stops: %v", pending, stops)
 			}
 		})
