@@ -31,19 +31,19 @@ func TestClaims(t *testing.T) {
 		"shop        c-sick   healthy     node-1        2026-01-02T03:04:05Z\n" +
 		"shop        a-new    -           -             -\n"
 	for program, args := range map[string]string{"healerctl": "list -A", plugin: "list"} {
-		if code, stdout, stderr := f.serve(t.Context(), program)(args); code != 0 || stdout != table || stderr != "" {
+		if code, stdout, stderr := f.serve(program)(t.Context(), args); code != 0 || stdout != table || stderr != "" {
 			t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 		}
 	}
-	_, stdout, _ := f.serve(t.Context(), "healerctl")("list -n shop -o wide")
+	_, stdout, _ := f.serve("healerctl")(t.Context(), "list -n shop -o wide")
 	if !strings.HasPrefix(stdout, "NAMESPACE   CLAIM    HEALTH      NODE          SINCE                  CHECKED\n") {
 		t.Error(stdout)
 	}
 	f.claims[1].Annotations[volumehealth.Annotation+"uid-1"] = `{"state":"healthy","since":"2026-01-02T03:04:05Z","lastChecked":"2026-01-02T04:00:00Z","node":"node-1"}`
-	if _, stdout, _ = f.serve(t.Context(), "healerctl")("list -A"); !strings.Contains(stdout, "b-well   healthy, not checked since 2026-01-02T04:00:00Z   node-1") {
+	if _, stdout, _ = f.serve("healerctl")(t.Context(), "list -A"); !strings.Contains(stdout, "b-well   healthy, not checked since 2026-01-02T04:00:00Z   node-1") {
 		t.Error(stdout)
 	}
-	_, stdout, _ = f.serve(t.Context(), "healerctl")("list -A -o json")
+	_, stdout, _ = f.serve("healerctl")(t.Context(), "list -A -o json")
 	var all []map[string]string
 	if err := json.Unmarshal([]byte(stdout), &all); err != nil || len(all) != 4 || all[0]["state"] != "unhealthy" || all[0]["claim"] != "c-sick" {
 		t.Errorf("%v: %s", err, stdout)

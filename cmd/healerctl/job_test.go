@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,16 +67,17 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve returns a function that runs the program as one of kubectl's, or as healerctl.
-func (f *fakeAPI) serve(ctx context.Context, program string) func(args string) (code int, stdout, stderr string) {
+func (f *fakeAPI) serve(program string) func(ctx context.Context, args string) (code int, stdout, stderr string) {
 	f.t.Helper()
 	s := httptest.NewServer(f)
+	s.Config.SetKeepAlivesEnabled(false) // in a bubble no time passes while a connection is open
 	f.t.Cleanup(s.Close)
 	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "`+s.URL+`"}}],
 		"contexts": [{"name": "c", "context": {"cluster": "c", "namespace": "shop"}}]}`), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	return func(args string) (int, string, string) {
+	return func(ctx context.Context, args string) (int, string, string) {
 		var stdout, stderr bytes.Buffer
 		code := run(ctx, append([]string{program}, append(strings.Fields(args), "--kubeconfig="+kubeconfig)...), &stdout, &stderr)
 		return code, stdout.String(), stderr.String()
@@ -145,7 +147,7 @@ func TestJob(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, status: tc.status}
-			code, stdout, stderr := f.serve(t.Context(), "/x/"+plugin)(tc.args)
+			code, stdout, stderr := f.serve("/x/"+plugin)(t.Context(), tc.args)
 			if code != tc.code || stdout != tc.says || stderr != "" {
 				t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 			}
@@ -162,25 +164,30 @@ func TestJobGoesOn(t *testing.T) {
 	f := &fakeAPI{t: t, status: v1alpha1.VolumeHealJobStatus{StartTime: ptr.To(metav1.Now()), Nodes: []v1alpha1.NodeStatus{
 		{Node: "node-1", Reason: "Abnormal", NextTryTime: &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
 	}}}
-	call := f.serve(t.Context(), "healerctl")
-	code, stdout, stderr := call("heal pvc/data --timeout=1ms")
-	if code != exitNoAnswer || stdout != "" || stderr != "healerctl: job shop/heal-data-x has not ended, no controller has taken it up; it goes on\n" {
-		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
-	}
-	code, _, stderr = call("heal pvc/data --timeout=2500ms")
-	if code != exitNoAnswer || !strings.Contains(stderr, "node-1: Abnormal, tried again at ") {
-		t.Errorf("exit code %d\n%s", code, stderr)
-	}
+	call := f.serve("healerctl")
+	synctest.Test(t, func(t *testing.T) {
+		code, stdout, stderr := call(t.Context(), "heal pvc/data --timeout=1ms")
+		if code != exitNoAnswer || stdout != "" || stderr != "healerctl: job shop/heal-data-x has not ended, no controller has taken it up; it goes on\n" {
+			t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+		}
+		code, _, stderr = call(t.Context(), "heal pvc/data --timeout=2500ms")
+		if code != exitNoAnswer || !strings.Contains(stderr, "node-1: Abnormal, tried again at ") {
+			t.Errorf("exit code %d\n%s", code, stderr)
+		}
+	})
 }
 
 func TestProgressOfAnEviction(t *testing.T) {
 	f := &fakeAPI{t: t, status: v1alpha1.VolumeHealJobStatus{StartTime: ptr.To(metav1.Now()), Conditions: []metav1.Condition{
 		{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionTrue, Reason: "Unstaging", Message: "1 evicted pods have not ended"},
 	}}}
-	code, _, stderr := f.serve(t.Context(), "healerctl")("heal pvc/data --evict --timeout=2500ms")
-	if code != exitNoAnswer || !strings.Contains(stderr, "Unstaging: 1 evicted pods have not ended") {
-		t.Errorf("exit code %d\n%s", code, stderr)
-	}
+	call := f.serve("healerctl")
+	synctest.Test(t, func(t *testing.T) {
+		code, _, stderr := call(t.Context(), "heal pvc/data --evict --timeout=2500ms")
+		if code != exitNoAnswer || !strings.Contains(stderr, "Unstaging: 1 evicted pods have not ended") {
+			t.Errorf("exit code %d\n%s", code, stderr)
+		}
+	})
 }
 
 func TestJobRefused(t *testing.T) {
@@ -211,13 +218,13 @@ func TestJobRefused(t *testing.T) {
 		"no context":      {args: "list -A --context=other", code: exitNoAnswer, says: `context "other" does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := (&fakeAPI{t: t, refuses: tc.refuses}).serve(t.Context(), "healerctl")(tc.args)
+			code, stdout, stderr := (&fakeAPI{t: t, refuses: tc.refuses}).serve("healerctl")(t.Context(), tc.args)
 			if code != tc.code || stdout != "" || stderr != "healerctl: "+tc.says+"\n" {
 				t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 			}
 		})
 	}
-	code, _, stderr := (&fakeAPI{t: t}).serve(t.Context(), plugin)("watch")
+	code, _, stderr := (&fakeAPI{t: t}).serve(plugin)(t.Context(), "watch")
 	if code != exitUsage || !strings.Contains(stderr, "kubectl volume-heal: ") {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}

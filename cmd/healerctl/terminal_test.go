@@ -73,10 +73,10 @@ func TestSickIsRed(t *testing.T) {
 	if code, seen, _ := inTerminal(t.Context(), t, false, "list", endpoint); code != 0 || seen != list {
 		t.Errorf("exit code %d\n%q\n%q", code, seen, list)
 	}
-	if code, seen, _ := inTerminal(t.Context(), t, false, "check", "vol-1", endpoint); code != exitAbnormal || !strings.HasPrefix(seen, "\x1b[31mabnormal: vol-1\x1b[0m\n  driver ") {
+	if code, seen, _ := inTerminal(t.Context(), t, false, "check", "vol-1", endpoint); code != exitAbnormal || !strings.HasPrefix(said.ReplaceAllString(seen, ""), "\x1b[31mabnormal: vol-1\x1b[0m\n  driver ") {
 		t.Errorf("exit code %d\n%q", code, seen)
 	}
-	if code, seen, _ := inTerminal(t.Context(), t, false, "heal", "vol-1", endpoint); code != 0 || !strings.HasPrefix(seen, "\x1b[32mhealed: vol-1\x1b[0m\n  driver ") {
+	if code, seen, _ := inTerminal(t.Context(), t, false, "heal", "vol-1", endpoint); code != 0 || !strings.HasPrefix(said.ReplaceAllString(seen, ""), "\x1b[32mhealed: vol-1\x1b[0m\n  driver ") {
 		t.Errorf("exit code %d\n%q", code, seen)
 	}
 }
@@ -93,8 +93,13 @@ func TestProgress(t *testing.T) {
 	if code, seen, stdout := inTerminal(t.Context(), t, true, "check", "vol-1", slow); code != exitAbnormal || seen == "" || said.FindString(seen) != seen || !strings.HasPrefix(stdout, "abnormal: ") {
 		t.Errorf("only stdout is a pipe: exit code %d, %q, %q", code, seen, stdout)
 	}
-	if code, seen, _ := inTerminal(t.Context(), t, true, "check", "vol-1", quick); code != exitAbnormal || seen != "" {
-		t.Errorf("a short call: exit code %d, %q", code, seen)
+	for short := false; !short && !t.Failed(); { // until the machine is not too busy for it
+		began := time.Now()
+		code, seen, _ := inTerminal(t.Context(), t, true, "check", "vol-1", quick)
+		short = time.Since(began) < time.Second
+		if code != exitAbnormal || short && seen != "" {
+			t.Errorf("a short call: exit code %d, %q", code, seen)
+		}
 	}
 	if code, stdout, stderr := throughPipes(t, "check", "vol-1", slow); code != exitAbnormal || !strings.HasPrefix(stdout, "abnormal: ") || stderr != "" {
 		t.Errorf("both are pipes: exit code %d, %q, %q", code, stdout, stderr)
