@@ -17,7 +17,7 @@ import (
 // TestCallBesideACheckOfTheLoop has the loop check a volume that hangs, and calls
 // meanwhile: the call is answered by the loop's next check at the latest.
 func TestCallBesideACheckOfTheLoop(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s", "--probe-timeout=1s")
+	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s", "--probe-timeout=3s")
 	socket := filepath.Join(n.Dir, "metrics", "s")
 	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
 	n.Start()

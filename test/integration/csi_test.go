@@ -105,7 +105,7 @@ func TestCSIOfSickVolumes(t *testing.T) {
 		}, "INACCESSIBLE DeviceReadError"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 			next := newNeighbour(n)
 			v, breaks := c.volume(n)
 			n.Expect("healthy", v.Request())

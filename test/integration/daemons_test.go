@@ -129,7 +129,7 @@ func TestDaemonsThatDoNotAnswer(t *testing.T) {
 	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
 	for _, name := range []string{"rclone", "sshfs"} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--probe-timeout=500ms").Start()
+			n := harness.NewNode(t, "--probe-timeout=3s").Start()
 			another, _ := n.NewDaemon("neighbour", daemons[name].DaemonConfig)
 			next := seeNeighbour(n, another)
 			v, d := n.NewDaemon("served", daemons[name].DaemonConfig)

@@ -42,7 +42,7 @@ func TestDiskFails(t *testing.T) {
 		"all is gone": {(*faultfs.FS).Kill, []string{"DeviceReadError", "read the device"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 			next := newNeighbour(n)
 			v, fs := n.NewVolumeOnFaults("ext4", "disk")
 			n.Expect("healthy", v.Request())
@@ -69,12 +69,12 @@ func TestDiskFails(t *testing.T) {
 // TestDiskSlow ignores one late answer, and reports several in a row, until one is in
 // time again.
 func TestDiskSlow(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--slow-answer=200ms").Start()
+	n := harness.NewNode(t, "--standalone", "--slow-answer=500ms", "--probe-timeout=1m").Start()
 	next := newNeighbour(n)
 	v, fs := n.NewVolumeOnFaults("ext4", "slow")
 	n.Expect("healthy", v.Request())
 	before := n.Table()
-	fs.Delay(harness.Slowly(250*time.Millisecond), faultfs.Read)
+	fs.Delay(harness.Slowly(600*time.Millisecond), faultfs.Read)
 	n.Expect("healthy", v.Request())
 	harness.Eventually(t, "it is reported", func() bool {
 		a, err := n.Call(v.Request())
@@ -83,7 +83,7 @@ func TestDiskSlow(t *testing.T) {
 	n.Expect("abnormal", v.Request(), "SlowResponse", "in a row")
 	next.untouched()
 	fs.Lift()
-	n.Expect("healthy", v.Request())
+	soon(n, "healthy", v.Request())
 	n.SameTable(before)
 }
 

@@ -48,15 +48,13 @@ func TestRestageBesideLoiterers(t *testing.T) {
 // processes of a tenant do.
 func TestAbortBesideLoiterers(t *testing.T) {
 	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms", "--fuse-abort").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s", "--fuse-abort").Start()
 	loiter(n)
 	v, fs := n.NewFUSEVolume("served", faultfs.Config{})
-	n.Expect("healthy", v.Request())
+	soon(n, "healthy", v.Request())
 	fs.Hang()
 	harness.Eventually(t, "the connection is aborted", func() bool {
-		a, err := n.Call(v.Request())
-		harness.Must(t, err)
-		return strings.Contains(a.GetMessage(), "Done: abort-connection")
+		return strings.Contains(n.Message(v.Request()), "Done: abort-connection")
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 func TestFrozen(t *testing.T) {
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fs, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-write=never", "--probe-timeout=1s").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-write=never", "--probe-timeout=3s").Start()
 			next := newNeighbour(n)
 			v := n.NewVolume(fs, "frozen")
 			n.Expect("healthy", v.Request())
@@ -51,7 +51,7 @@ func TestFrozen(t *testing.T) {
 // TestFrozenReadOnly finds a freeze also through a read-only mount, whose own EROFS
 // says nothing about the filesystem.
 func TestFrozenReadOnly(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 	v := n.NewVolume("ext4", "frozen")
 	harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	n.Expect("healthy", v.Request())
@@ -85,7 +85,7 @@ func TestFrozenForAMoment(t *testing.T) {
 // TestFrozenIsHealed rebinds a frozen filesystem: that writes nothing, and readers
 // need not wait.
 func TestFrozenIsHealed(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 	v := n.NewVolume("ext4", "frozen")
 	n.Expect("healthy", v.Request())
 	before := n.Table()

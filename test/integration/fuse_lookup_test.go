@@ -59,7 +59,7 @@ func TestLookup(t *testing.T) {
 // TestLookupWithoutAnswer has a daemon that answers for its root, and never for a name in
 // it: that is asked once, however often a call names the volume.
 func TestLookupWithoutAnswer(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--fuse-abort", "--probe-timeout=300ms").Start()
+	n := harness.NewNode(t, "--standalone", "--fuse-abort", "--probe-timeout=3s").Start()
 	v, fs := n.NewFUSEVolume("v", faultfs.Config{})
 	n.Expect("healthy", v.Request())
 	table := n.Table()

@@ -28,7 +28,7 @@ func TestFuse(t *testing.T) {
 		"the daemon reads and does not answer": {hung(func(fs *faultfs.FS) { fs.Hang() }), []string{"NotResponding", "the FUSE daemon gave no answer within "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 			next := newNeighbour(n)
 			v, fs := n.NewFUSEVolume("fuse", faultfs.Config{})
 			n.Expect("healthy", v.Request())
@@ -116,7 +116,7 @@ func TestFuseFailsInOneThing(t *testing.T) {
 // by ever new paths in it: that costs one process, other volumes are served, and the
 // server still ends.
 func TestStuckWorker(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=300ms", "--slow-answer=300ms").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=3s", "--slow-answer=3s").Start()
 	next := newNeighbour(n)
 	v, fs := n.NewFUSEVolume("stuck", faultfs.Config{})
 	n.Expect("healthy", v.Request())

@@ -46,7 +46,7 @@ func hostileModes() map[string]struct {
 // TestHostileDriver has a driver's process misbehave in each way: the volume is healthy
 // all the same, its lost target comes back, and nothing that the driver says counts.
 func TestHostileDriver(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=2s", "-v=4")
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=6s", "-v=4")
 	v := n.NewVolume("ext4", "of a hostile driver")
 	d := n.NewCSIDriver(csidriver.Mode{})
 	before := n.Table()

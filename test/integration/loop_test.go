@@ -25,7 +25,8 @@ func TestLoopObserves(t *testing.T) {
 		return err == nil && len(records) == 1
 	})
 	time.Sleep(time.Second) // a volume that changes all the time is checked once a second
-	files := openFiles(t, n.PID())
+	ownFiles := func() int { return openFiles(t, n.PID()) - 2*len(n.Workers()) } // an idle worker may come late
+	files := ownFiles()
 	const line = `"A watched volume changed" volume_id="watched"`
 	v.Unpublish()
 	lost, table := time.Now(), n.Table()
@@ -40,7 +41,7 @@ func TestLoopObserves(t *testing.T) {
 	}
 	v.PublishAgain()
 	harness.Eventually(t, "the recovery is noticed", func() bool { return strings.Count(n.Log.String(), line) == 2 })
-	harness.Eventually(t, "no descriptor is left", func() bool { return openFiles(t, n.PID()) <= files })
+	harness.Eventually(t, "no descriptor is left", func() bool { return ownFiles() <= files })
 }
 
 // TestLoopNotices kills the daemon of one of two volumes, long before either is due: that
@@ -84,7 +85,7 @@ func TestLoopNotices(t *testing.T) {
 // process: both deaths are noticed.
 func TestLoopNoticesASuccessor(t *testing.T) {
 	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
-	n := harness.NewNode(t, "--loop=observe", "--check-interval=1h", "--probe-timeout=300ms")
+	n := harness.NewNode(t, "--loop=observe", "--check-interval=1h", "--probe-timeout=3s")
 	n.AnyDriver = true
 	n.Start()
 	v, fs := n.NewFUSEVolume("served", faultfs.Config{})

@@ -151,7 +151,7 @@ func TestStagedOnly(t *testing.T) {
 // TestInContainerStaging takes a directory of the staged mount for a volume_path, as
 // some drivers hand out, and sees what is wrong with the mount that it is in.
 func TestInContainerStaging(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 	v := n.NewVolume("ext4", "inside")
 	req := v.Request()
 	req.VolumePath = v.Staging + "/sub"

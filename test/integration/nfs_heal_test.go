@@ -191,7 +191,7 @@ func TestNFSInContainer(t *testing.T) {
 // when it answers again all is as before.
 func TestNFSServerStops(t *testing.T) {
 	eachNFS(t, func(t *testing.T, version string, options ...string) {
-		n := harness.NewNode(t, "--standalone", "--probe-timeout=2s", "--slow-answer=2s").Start()
+		n := harness.NewNode(t, "--standalone", "--probe-timeout=3s", "--slow-answer=3s").Start()
 		next := newNeighbour(n)
 		s := newShare(n, version, options...)
 		all := []*nfsVolume{s.volume(n, "one"), s.volume(n, "two")}
