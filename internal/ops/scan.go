@@ -33,11 +33,13 @@ func (s *scan) otherProcesses() ([]int, error) {
 const itemTimeout = 250 * time.Millisecond
 
 // each does the work for one item after the other in a goroutine, and skips an item that takes
-// longer than itemTimeout: take then gets ok == false. The goroutine that is left behind ends with
-// its item, or with this process: the operation uses its worker up.
+// longer than itemTimeout twice: take then gets ok == false. Once is no sign, as a busy node keeps
+// this worker from a processor. The goroutine that is left behind ends with its item, or with this
+// process: the operation uses its worker up.
 func each[T, R any](s *scan, items []T, work func(T) R, take func(item T, r R, ok bool)) {
-	for len(items) > 0 {
+	for late := false; ; {
 		done := eachInTime(s, items, work, take)
+		skip := late && done == 0
 		if items = items[done:]; len(items) == 0 {
 			return
 		}
@@ -45,9 +47,12 @@ func each[T, R any](s *scan, items []T, work func(T) R, take func(item T, r R, o
 			s.cut = true
 			return
 		}
-		var none R
-		take(items[0], none, false)
-		items = items[1:]
+		if skip {
+			var none R
+			take(items[0], none, false)
+			items = items[1:]
+		}
+		late = !skip
 	}
 }
 
@@ -71,7 +76,13 @@ func eachInTime[T, R any](s *scan, items []T, work func(T) R, take func(T, R, bo
 		select {
 		case r := <-results:
 			take(item, r, true)
+			continue
 		case <-timer.C:
+		}
+		select { // where this goroutine was late itself, the result is there, too
+		case r := <-results:
+			take(item, r, true)
+		default:
 			return i
 		}
 	}

@@ -98,6 +98,32 @@ func readAre(t *testing.T, want []int, processes map[int]map[string]string) {
 	}
 }
 
+// A worker that a busy node keeps from a processor skips nothing.
+func TestProcessThatIsReadLateOnce(t *testing.T) {
+	begun, later := make(chan bool, 1), make(chan struct{})
+	defer close(later)
+	begun <- true
+	s := &scan{end: time.Now().Add(time.Minute)}
+	var read []int
+	each(s, []int{10, 20, 30}, func(pid int) int {
+		if pid == 20 {
+			select {
+			case <-begun:
+				<-later
+			default:
+			}
+		}
+		return pid
+	}, func(pid, got int, ok bool) {
+		if ok && got == pid {
+			read = append(read, pid)
+		}
+	})
+	if !slices.Equal(read, []int{10, 20, 30}) || s.cut {
+		t.Errorf("read %v, cut %v", read, s.cut)
+	}
+}
+
 func TestWalkWithinTheBudget(t *testing.T) {
 	if s, _ := inTree(t, 0, map[int]map[string]string{10: {"mountinfo": "FIFO"}, 20: {"mountinfo": "FIFO"}}); !s.cut {
 		t.Error("an answer without a budget passes for the whole one")
