@@ -60,11 +60,22 @@ func (n *Node) Expect(verdict string, req *healerpb.NodeHealerRequest, has ...st
 		if wrong == "" {
 			return
 		}
-		transient := func(part string) bool { return strings.Contains(a.GetMessage(), part) && !slices.Contains(has, part) }
-		if !slices.ContainsFunc(n.Transient, transient) || time.Since(begun) > Patience {
+		if !n.IsTransient(a.GetMessage(), has...) || time.Since(begun) > Patience {
 			n.T.Fatal(wrong)
 		}
 	}
+}
+
+// BusyAPI is what is Transient in a cluster: the API has two seconds to answer a server, and five to
+// answer a gateway.
+var BusyAPI = []string{
+	"the Kubernetes API does not answer", "what the cluster wants is not known", "the Kubernetes API cannot be asked about callers now",
+}
+
+// IsTransient is true for a message, or the text of an error, that only a busy machine brings about
+// (see Transient), and that is not what the test expects.
+func (n *Node) IsTransient(message string, has ...string) bool {
+	return slices.ContainsFunc(n.Transient, func(part string) bool { return strings.Contains(message, part) && !slices.Contains(has, part) })
 }
 
 // callUntilFree is Call. On a node with a loop, which may just save what a check showed, and turn
@@ -109,15 +120,34 @@ func (n *Node) Begin(req *healerpb.NodeHealerRequest) *Begun {
 	return b
 }
 
+// BeginUntil calls in the background and waits until something is seen of the call. One that a busy
+// machine kept from it begins again.
+func (n *Node) BeginUntil(req *healerpb.NodeHealerRequest, what string, seen func() bool) *Begun {
+	n.T.Helper()
+	b := n.Begin(req)
+	Eventually(n.T, what, func() bool {
+		select {
+		case <-b.done:
+			if n.IsTransient(b.answer.GetMessage()) {
+				b = n.Begin(req)
+			}
+		default:
+		}
+		return seen()
+	})
+	return b
+}
+
 // BeginAndStop calls in the background and waits for a worker to stop at an
 // instant of Pause.
 func (n *Node) BeginAndStop(req *healerpb.NodeHealerRequest) *Begun {
 	n.T.Helper()
-	b := n.Begin(req)
-	Eventually(n.T, "a worker stops at "+n.Pause, func() bool {
-		b.worker = n.paused()
-		return b.worker != 0
+	worker := 0
+	b := n.BeginUntil(req, "a worker stops at "+n.Pause, func() bool {
+		worker = n.paused()
+		return worker != 0
 	})
+	b.worker = worker
 	return b
 }
 

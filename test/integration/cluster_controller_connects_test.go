@@ -88,7 +88,7 @@ func (c addonsController) connect(t *testing.T) *grpc.ClientConn {
 	conn, err := grpc.NewClient(c.resolve(endpoint),
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
-			return invoke(bearing(ctx, c.token), method, req, resp, cc, o...)
+			return c.unary(bearing(ctx, c.token), method, req, resp, cc, invoke, o...)
 		}))
 	harness.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })

@@ -104,7 +104,7 @@ func TestMetricsThroughTheGateway(t *testing.T) {
 	r.startGateway()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trustful()}}
 	defer client.CloseIdleConnections()
-	get := func(token string) (code int, page string) {
+	try := func(token string) (code int, page string) {
 		t.Helper()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		harness.Must(t, err)
@@ -117,6 +117,14 @@ func TestMetricsThroughTheGateway(t *testing.T) {
 		body, err := io.ReadAll(answer.Body)
 		harness.Must(t, err)
 		return answer.StatusCode, string(body)
+	}
+	get := func(token string) (code int, page string) {
+		t.Helper()
+		harness.Eventually(t, "the gateway hears from the API in time", func() bool {
+			code, page = try(token)
+			return code != http.StatusServiceUnavailable
+		})
+		return code, page
 	}
 	ns := r.api.Namespace(t)
 	for _, account := range []string{"prometheus", "another"} {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,7 +104,8 @@ func (j *jobs) heals(t *testing.T) {
 	harness.Eventually(t, "the claim has the event", func() bool {
 		events, err := j.api.Admin().EventsV1().Events(j.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "regarding.name=" + v.claim.Name + ",reportingController=" + controllerName})
 		harness.Must(t, err)
-		return len(events.Items) == 1 && events.Items[0].Reason == "Healthy"
+		ofJob := slices.DeleteFunc(events.Items, func(e eventsv1.Event) bool { return e.Related == nil || e.Related.UID != job.UID })
+		return len(ofJob) == 1 && ofJob[0].Reason == "Healthy"
 	})
 }
 

@@ -44,7 +44,7 @@ func newMember(t *testing.T, args ...string) *member {
 	m.object = cluster.Create(t, m.api, cluster.Node(thisNode))
 	_, m.kubeconfig = m.api.DaemonPod(t, ownNamespace, "node-healer", thisNode)
 	m.Node = harness.NewNode(t, append([]string{"--kubeconfig=" + m.kubeconfig}, args...)...)
-	m.Transient = []string{noAnswer, "what the cluster wants is not known"} // the API has two seconds
+	m.Transient = harness.BusyAPI
 	return m
 }
 

@@ -91,6 +91,7 @@ func TestAPIOutage(t *testing.T) {
 				m.Expect("abnormal", checked.Request(), "Refused: rebind", "mode check")
 			}
 			m.forgets()
+			harness.Eventually(t, "one is known to be off", func() bool { return saysAll(m.answer(off.Request()), "not checked", "mode off") })
 			for _, v := range []*claimed{lost, held} {
 				m.Expect("healed", v.Request())
 				v.Lose()

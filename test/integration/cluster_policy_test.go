@@ -116,7 +116,19 @@ func TestModeOfTwoPods(t *testing.T) {
 	theirs.Mode("check")
 	harness.Eventually(t, "the staging mount point is checked", func() bool { return !saysAll(look(), "not checked") })
 	harness.Run(t, "umount", mountPoint)
-	m.Expect("abnormal", v.Request(), "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
+	said := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(said)
+		}
+	}()
+	harness.Eventually(t, "one is healed and the other refused", func() bool {
+		if m.mounted(v.MountPoint()) {
+			v.Lose() // what an earlier call healed, to which the API did not answer for the other
+		}
+		said = m.answer(v.Request())
+		return saysAll(said, "abnormal:", "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
+	})
 	if m.mounted(mountPoint) || !m.mounted(v.MountPoint()) {
 		t.Errorf("want only %s mounted\n%s", v.MountPoint(), strings.Join(m.Table(), "\n"))
 	}
@@ -192,7 +204,8 @@ func TestRequestsAreTheNodesOwn(t *testing.T) {
 	for range 100 {
 		m.Expect("healthy", v.Request())
 	}
-	if more := asked.Requests()[before:]; len(more) > 0 {
+	more := slices.DeleteFunc(asked.Requests()[before:], func(r string) bool { return strings.HasSuffix(r, " watch") }) // an informer's, which a busy machine may begin late
+	if len(more) > 0 {
 		t.Errorf("a hundred looks asked for %q", more)
 	}
 	named := []string{

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
@@ -137,16 +136,15 @@ func TestRestageIsWanted(t *testing.T) {
 
 	// The pod goes while the driver stages: nothing is published.
 	d.KillDaemon(v.Volume)
-	d.Behave(csidriver.Mode{Takes: time.Second})
+	d.Behave(csidriver.Mode{Waits: true})
 	harness.Must(t, d.Forget(v.ID))
-	b := m.Begin(v.Request())
-	harness.Eventually(t, "the driver is called", func() bool { _, err := d.LastStage(v.ID); return err == nil })
+	b := m.BeginUntil(v.Request(), "the driver is called", func() bool { _, err := d.LastStage(v.ID); return err == nil })
 	cluster.Terminate(t, m.api, v.pod)
+	d.Behave(csidriver.Mode{})
 	if said := b.Answer().GetMessage(); !saysAll(said, "abnormal:", "StagedWithoutPod", "no longer wanted") {
 		t.Errorf("it says %q", said)
 	}
 	disconnected(t, v.MountPoint())
-	d.Behave(csidriver.Mode{})
 	d.KillDaemon(v.Volume)
 	v.refused("is terminating")
 }

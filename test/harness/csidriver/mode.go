@@ -46,6 +46,8 @@ type Mode struct {
 	NoAddons bool `json:"noAddons,omitempty"`
 	// Takes is how long it takes to stage a volume.
 	Takes time.Duration `json:"takes,omitempty"`
+	// Waits has it stage no volume as long as the mode says so.
+	Waits bool `json:"waits,omitempty"`
 	// MountsAfter is how long a daemon waits for its storage before it looks at the staging
 	// path and mounts there, whoever waits for that (geesefs v0.43). The driver then keeps no
 	// second call from starting a second one.

@@ -116,6 +116,9 @@ func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeReques
 	}
 	defer n.staging.Delete(req.GetVolumeId())
 	time.Sleep(m.Takes)
+	for n.driver.mode().Waits {
+		time.Sleep(10 * time.Millisecond)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.stage(m, req.GetVolumeId(), at); err != nil {
