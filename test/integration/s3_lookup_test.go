@@ -54,13 +54,13 @@ func TestLookupWhileServerIsAway(t *testing.T) {
 	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true, Daemon: server.S3FS("key")})
 	n.Start()
 	v := d.NewVolume("v")
-	n.Expect("healthy", d.Request(v))
+	soon(n, "healthy", d.Request(v))
 	before, sum := d.Table(v), v.Sum(v.MountPoint())
 	server.Suspend()
-	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "no answer within", fmt.Sprintf("process %d s3fs", daemonOf(t, d, v)))
-	n.Expect("abnormal", d.Request(v), "it is connected to "+server.Address()) // the kernel acknowledges for it
+	untilSays(n, d.Request(v), "abnormal:", "BackendUnreachable", "no answer within", fmt.Sprintf("process %d s3fs", daemonOf(t, d, v)))
+	untilSays(n, d.Request(v), "abnormal:", "it is connected to "+server.Address()) // the kernel acknowledges for it
 	v.Unpublish()
-	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "NotMounted")
+	untilSays(n, d.Request(v), "abnormal:", "BackendUnreachable", "NotMounted")
 	server.Resume()
 	soon(n, "healed", d.Request(v))
 	d.SameTable(v, before)
@@ -78,15 +78,15 @@ func TestLookupNamesServer(t *testing.T) {
 	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true, Daemon: network.Inside(server.S3FS("key"))})
 	n.Start()
 	v := d.NewVolume("v")
-	n.Expect("healthy", d.Request(v))
+	soon(n, "healthy", d.Request(v))
 	network.Lose()
-	namesServer(n, d.Request(v), "its server "+server.Address()+" has not answered (")
+	untilSays(n, d.Request(v), "its server "+server.Address()+" has not answered (")
 	network.Restore()
 	soon(n, "healthy", d.Request(v))
 }
 
-// namesServer asks until the answer has some words.
-func namesServer(n *harness.Node, r *healerpb.NodeHealerRequest, words string) {
+// untilSays asks until the answer has some words.
+func untilSays(n *harness.Node, r *healerpb.NodeHealerRequest, words ...string) {
 	n.T.Helper()
 	said := ""
 	defer func() {
@@ -94,9 +94,9 @@ func namesServer(n *harness.Node, r *healerpb.NodeHealerRequest, words string) {
 			n.T.Log(said)
 		}
 	}()
-	harness.Eventually(n.T, words, func() bool {
+	harness.Eventually(n.T, strings.Join(words, ", "), func() bool {
 		said = n.Message(r)
-		return strings.Contains(said, words)
+		return saysAll(said, words...)
 	})
 }
 
