@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -31,14 +33,22 @@ func healsItsClaim(t *testing.T, n *Node, app *App) {
 	})
 	breaks(t, n, app)
 	n.Restage(app)
-	out, err := healerctl("heal", "pvc/data", "--namespace=default")
+	var out string
+	var err error
+	eventually(t, "healerctl ends", func() error {
+		out, err = healerctl("heal", "pvc/data", "--namespace=default")
+		return busy(fmt.Sprint(out, err))
+	})
 	if err != nil || !strings.HasPrefix(out, "Succeeded, Healthy: ") || !strings.Contains(out, nodeName+"   false") {
 		t.Fatalf("healerctl: %v: %s", err, out)
 	}
 	harness.Must(t, app.Read())
 	app.wasNotRestarted()
-	out, err = healerctl("list", "--namespace=default")
-	if err != nil || !regexp.MustCompile(` data +healthy`).MatchString(out) {
-		t.Errorf("healerctl: %v: %s", err, out)
-	}
+	eventually(t, "the claim is listed as healthy", func() error {
+		out, err := healerctl("list", "--namespace=default")
+		if err == nil && !regexp.MustCompile(` data +healthy`).MatchString(out) {
+			err = errors.New(out)
+		}
+		return err
+	})
 }

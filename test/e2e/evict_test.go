@@ -102,6 +102,10 @@ func (n *Node) allowsEviction() {
 // the old pod had been evicted before, nobody can tell; the volume stays dead, and all of it goes.
 func (n *Node) arrives(d *disk) {
 	n.T.Helper()
+	// The volume stays staged, and the taint, until the pod has come.
+	held, err := os.Open(d.staged())
+	harness.Must(n.T, err)
+	defer held.Close()
 	harness.Run(n.T, "xfs_io", "-x", "-c", "shutdown", d.staged())
 	n.allowsEviction()
 	pods := n.Cluster.Admin().CoreV1().Pods("default")
@@ -117,6 +121,7 @@ func (n *Node) arrives(d *disk) {
 		n.T.Error(got)
 	}
 	n.untainted()
+	harness.Must(n.T, held.Close())
 	n.Cluster.Kubectl(n.T, "delete", "deployment/"+d.volume, "pod/"+pod.Name, "--cascade=foreground", "--timeout=5m")
 }
 
