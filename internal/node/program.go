@@ -11,12 +11,17 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
+// groupGrace is how long before its own end a worker kills the group of a program that is late. The kernel
+// kills the program alone when the worker is killed: what it started, as fsck does fsck.ext4, would go on,
+// and on a busy node a worker may not be scheduled for a second.
+const groupGrace = 5 * time.Second
+
 // RunProgram runs a program until it has ended. Right before ctx ends its worker kills
 // its process group: p.Deadline is set here.
 func (n *Node) RunProgram(ctx context.Context, p facts.Program) (facts.ProgramResult, error) {
 	end, _ := ctx.Deadline()
 	left := time.Until(end)
-	p.Deadline = end.Add(-min(left/4, time.Second))
+	p.Deadline = end.Add(-min(left/4, groupGrace))
 	a, err := worker.Call(ctx, n.cfg.Pool, ops.RunProgram, p)
 	if err == nil && a.Late {
 		err = fmt.Errorf("%s was killed: %w", p.Path, context.DeadlineExceeded)
