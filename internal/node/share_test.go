@@ -160,10 +160,14 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 // others first.
 func TestSharedCallMayTakeItsTime(t *testing.T) {
 	realKernel(t)
-	n, root := newNode(t, func(c *Config) { c.ProbeTimeout = time.Second })
+	n, root := newNode(t, func(c *Config) { c.ProbeTimeout = 3 * time.Second })
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
+	eventually(t, "a worker lives", func() bool {
+		_, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: root}}})
+		return err == nil
+	})
 	call := begin(t, n.probes, m)
 	call.began = time.Now().Add(time.Minute) // whoever comes now may share it
 	time.AfterFunc(2*n.cfg.ProbeTimeout, func() {

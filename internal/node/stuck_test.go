@@ -33,7 +33,9 @@ func fuseVolume(t *testing.T, path string, answers func() bool) (end func()) {
 	done(t, os.Mkdir(path, 0o700))
 	done(t, unix.Mount("test", path, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)))
 	connection := fmt.Sprintf("%s/%d", fusectl.root, topDev(t, path).FUSEConnection())
+	served := make(chan struct{})
 	go func() {
+		defer close(served)
 		buf := make([]byte, 1<<17)
 		for {
 			n, err := unix.Read(device, buf)
@@ -67,8 +69,9 @@ func fuseVolume(t *testing.T, path string, answers func() bool) (end func()) {
 			defer func() { done(t, unix.Unmount(fusectl, unix.MNT_DETACH)) }()
 		}
 		done(t, os.WriteFile(connection+"/abort", []byte("1"), 0o600))
+		<-served                    // it would read from whatever has the number of the descriptor next
+		done(t, unix.Close(device)) // before the number of the connection is another mount's
 		done(t, unix.Unmount(path, unix.MNT_DETACH))
-		done(t, unix.Close(device))
 	})
 	t.Cleanup(end)
 	return end
