@@ -164,7 +164,7 @@ func TestFUSEDaemonsWithoutFirstThread(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	if found := f.daemons(t); len(found) != len(want) {
-		t.Errorf("daemons %+v", found)
+		t.Errorf("daemons %+v, want %+v", found, want)
 	}
 	f.kill()
 	if a = daemonsWalked(t, ProcessesQuery{}); a.Untold != 0 || a.Unread != 0 || len(f.daemons(t)) != 0 {
