@@ -38,6 +38,14 @@ func (h *hands) pass(d time.Duration) {
 	h.now = h.now.Add(d)
 }
 
+// forgetful is a clock by which no silence is remembered at the next look.
+type forgetful struct{ *hands }
+
+func (f forgetful) Now() time.Time {
+	f.pass(2 * silentFor)
+	return f.hands.Now()
+}
+
 func withClock(p *Provider) *hands {
 	h := &hands{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	p.memory = newMemory(h)
