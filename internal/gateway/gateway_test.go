@@ -221,7 +221,7 @@ func (w *world) dial() *grpc.ClientConn {
 // with is the context of a call with a token, and with more that the caller says.
 func with(t *testing.T, token string, more ...string) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	if token != "" {
 		more = append(more, "authorization", "Bearer "+token)
