@@ -25,7 +25,8 @@ func TestLoopObserves(t *testing.T) {
 		return err == nil && len(records) == 1
 	})
 	time.Sleep(time.Second) // a volume that changes all the time is checked once a second
-	ownFiles := func() int { return openFiles(t, n.PID()) - 2*len(n.Workers()) } // an idle worker may come late
+	// An idle worker may come late, and takes two.
+	ownFiles := func() int { return openFiles(t, n.PID()) - 2*len(n.Workers()) }
 	files := ownFiles()
 	const line = `"A watched volume changed" volume_id="watched"`
 	v.Unpublish()
