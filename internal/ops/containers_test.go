@@ -31,6 +31,7 @@ type recorded struct {
 	cgroup    string
 	namespace uint64
 	started   uint64
+	flags     int
 	// name is what the process calls itself, exe the file that it runs.
 	name, exe string
 }
@@ -48,7 +49,7 @@ func containersAmong(t *testing.T, processes ...recorded) []facts.Container {
 	for _, p := range append(processes, recorded{pid: 1, cgroup: "/", namespace: home}) {
 		dir := filepath.Join(root, strconv.Itoa(p.pid))
 		must(t, os.MkdirAll(filepath.Join(dir, "ns"), 0o700))
-		stat := fmt.Sprintf("%d (%s) S %s %d 0 0\n", p.pid, cmp.Or(p.name, "app"), strings.Repeat("0 ", 18), p.started)
+		stat := fmt.Sprintf("%d (%s) S 0 0 0 0 0 %d %s %d 0 0\n", p.pid, cmp.Or(p.name, "app"), p.flags, strings.Repeat("0 ", 12), p.started)
 		must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600))
 		must(t, os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+p.cgroup+"\n"), 0o600))
 		if p.namespace != 0 {
@@ -105,6 +106,10 @@ var containersExamples = map[string]struct {
 	},
 	"the host's own": {
 		processes: []recorded{{pid: 10, cgroup: inA, namespace: home}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
+	},
+	"a thread of the kernel": { // as vhost's, which is in the cgroup of the virtual machine
+		processes: []recorded{{pid: 10, cgroup: inA, namespace: home, flags: 2129984}, {pid: 11, cgroup: inA, namespace: one, started: 1}},
+		want:      []string{"aaaaaaaaaaaa 11 101"},
 	},
 	"has ended": {processes: []recorded{{pid: 10, cgroup: inA}}},
 	"its oldest has ended": {

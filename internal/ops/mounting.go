@@ -86,9 +86,9 @@ func (s *scan) mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 // counts describes a process that counts, whatever its arguments are; else the result is zero. Nothing
 // that it reads can hang.
 func (s *scan) counts(q MountingQuery, pid int, pod string) (none facts.FUSEDaemon) {
-	_, _, started, err := s.stat(strconv.Itoa(pid))
+	st, err := s.stat(strconv.Itoa(pid))
 	// The kernel cuts the start down to a hundredth of a second.
-	if err != nil || started < q.Since.Truncate(time.Second/100) {
+	if err != nil || st.started < q.Since.Truncate(time.Second/100) {
 		return none // as most
 	}
 	d := s.processOf(pid).FUSEDaemon

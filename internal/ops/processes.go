@@ -143,21 +143,30 @@ func (s *scan) processOf(pid int) (p process) {
 }
 
 // processIn reads a process through dir, the directory of one of its threads: State is that
-// thread's. The name and the start of the process are those of its first thread.
+// thread's. The name and the start of the process are those of its first thread. The result is
+// zero for a thread of the kernel: it is in no container, and serves no volume. Each mounted ext4
+// has two, so on a node with many volumes most processes are such.
 func (s *scan) processIn(pid int, dir string) (p process, err error) {
 	p = process{FUSEDaemon: facts.FUSEDaemon{PID: pid}}
+	first, statErr := s.stat(strconv.Itoa(pid))
+	if first.kernel {
+		return process{}, nil
+	}
 	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
 	if err != nil {
 		return p, err
 	}
 	p.Workload = WorkloadIn(string(cgroup))
-	if p.Command, p.State, p.Started, err = s.stat(strconv.Itoa(pid)); err != nil {
-		return p, err
+	if statErr != nil {
+		return p, statErr
 	}
+	p.Command, p.State, p.Started = first.name, first.state, first.started
 	if dir != strconv.Itoa(pid) {
-		if _, p.State, _, err = s.stat(dir); err != nil {
+		thread, err := s.stat(dir)
+		if err != nil {
 			return p, err
 		}
+		p.State = thread.state
 	}
 	if p.namespace, err = s.proc.namespaceOf(dir); err != nil {
 		return p, err
@@ -170,32 +179,42 @@ func (s *scan) processIn(pid int, dir string) (p process, err error) {
 	return p, nil
 }
 
-func (s *scan) stat(dir string) (name string, state byte, started time.Duration, err error) {
-	stat, err := s.proc.read(dir+"/stat", 4<<10)
-	if err != nil {
-		return "", 0, 0, err
-	}
-	name, state, started, ok := parseStat(stat)
-	if !ok {
-		err = fmt.Errorf("%q is no stat of a process", stat)
-	}
-	return name, state, started, err
+// stat is what the stat file of a process or thread says. Its name may hold anything, parentheses and
+// newlines too. started is the time since the boot.
+type stat struct {
+	name    string
+	state   byte
+	kernel  bool
+	started time.Duration
 }
 
-// parseStat reads the name, the state and the start time, since the boot, of a process from
-// its stat file (proc_pid_stat(5)). The name may hold anything, parentheses and newlines
-// too.
-func parseStat(stat []byte) (name string, state byte, started time.Duration, ok bool) {
-	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
-	if open < 0 || end < open {
-		return "", 0, 0, false
+func (s *scan) stat(dir string) (stat, error) {
+	text, err := s.proc.read(dir+"/stat", 4<<10)
+	if err != nil {
+		return stat{}, err
 	}
-	const startTime = 22 - 3 // fields are counted from 1, and the third comes first here
-	fields := strings.Fields(string(stat[end+1:]))
-	if len(fields) <= startTime {
-		return "", 0, 0, false
+	return parseStat(text)
+}
+
+// parseStat reads a stat file (proc_pid_stat(5)), whose fields are counted from 1:
+//
+//	7 (sh) S 1 7 7 0 -1 4194560 103 0 0 0 0 0 0 0 20 0 1 0 4711 ...
+//	   (2)(3)           (9) flags                          (22) start, in hundredths of a second
+func parseStat(text []byte) (stat, error) {
+	const (
+		flags, startTime = 9 - 3, 22 - 3     // the third field comes first after the name
+		tick             = time.Second / 100 // USER_HZ
+		kernelThread     = 0x200000          // PF_KTHREAD
+	)
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if open >= 0 && open < end {
+		if fields := strings.Fields(string(text[end+1:])); len(fields) > startTime {
+			is, err := strconv.ParseUint(fields[flags], 10, 64)
+			ticks, ticksErr := strconv.ParseUint(fields[startTime], 10, 64)
+			if err == nil && ticksErr == nil {
+				return stat{string(text[open+1 : end]), fields[0][0], is&kernelThread != 0, time.Duration(ticks) * tick}, nil
+			}
+		}
 	}
-	const tick = time.Second / 100 // USER_HZ
-	ticks, err := strconv.ParseUint(fields[startTime], 10, 64)
-	return string(stat[open+1 : end]), fields[0][0], time.Duration(ticks) * tick, err == nil
+	return stat{}, fmt.Errorf("%q is no stat of a process", text)
 }

@@ -37,21 +37,23 @@ func TestProcessThatIsNotReadInTime(t *testing.T) {
 }
 
 func TestParseStat(t *testing.T) {
-	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
-	for stat, want := range map[string]string{
-		"7 (sh)" + rest:            "sh S 47.11s",
-		"7 (a) R 1 (b)" + rest:     "a) R 1 (b S 47.11s",
-		"7 (a\nb)" + rest + "\n":   "a\nb S 47.11s",
-		"7 ()" + rest:              " S 47.11s",
+	rest := " S 1 2 3 4 5 4194560 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
+	for text, want := range map[string]string{
+		"7 (sh)" + rest:            "sh S false 47.11s",
+		"7 (a) R 1 (b)" + rest:     "a) R 1 (b S false 47.11s",
+		"7 (a\nb)" + rest + "\n":   "a\nb S false 47.11s",
+		"7 ()" + rest:              " S false 47.11s",
 		"7 (sh) S 1 2 3":           "",
 		"7 sh S 1":                 "",
 		"":                         "",
 		"7 )sh(" + rest:            "",
 		"7 (sh) S" + "9 x y z ) (": "",
+		"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 466 0 0 20 0 1 0 25 0 0": "kthreadd S true 250ms",
+		"2 (sh) S 0 0 0 0 -1 x 0 0 0 0 0 466 0 0 20 0 1 0 25 0 0":             "",
 	} {
-		name, state, started, ok := parseStat([]byte(stat))
-		if got := fmt.Sprintf("%s %c %s", name, state, started); ok != (want != "") || ok && got != want {
-			t.Errorf("%q: %q, %v", stat, got, ok)
+		st, err := parseStat([]byte(text))
+		if got := fmt.Sprintf("%s %c %v %s", st.name, st.state, st.kernel, st.started); (err == nil) != (want != "") || err == nil && got != want {
+			t.Errorf("%q: %q, %v", text, got, err)
 		}
 	}
 }
