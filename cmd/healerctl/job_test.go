@@ -70,7 +70,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fakeAPI) serve(program string) func(ctx context.Context, args string) (code int, stdout, stderr string) {
 	f.t.Helper()
 	s := httptest.NewServer(f)
-	s.Config.SetKeepAlivesEnabled(false) // in a bubble no time passes while a connection is open
+	s.Config.SetKeepAlivesEnabled(false) // in a bubble no time passes while a connection is open, which a timeout at the instant of a look would leave
 	f.t.Cleanup(s.Close)
 	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "`+s.URL+`"}}],
@@ -170,7 +170,7 @@ func TestJobGoesOn(t *testing.T) {
 		if code != exitNoAnswer || stdout != "" || stderr != "healerctl: job shop/heal-data-x has not ended, no controller has taken it up; it goes on\n" {
 			t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 		}
-		code, _, stderr = call(t.Context(), "heal pvc/data --timeout=2500ms")
+		code, _, stderr = call(t.Context(), "heal pvc/data --timeout=2400ms")
 		if code != exitNoAnswer || !strings.Contains(stderr, "node-1: Abnormal, tried again at ") {
 			t.Errorf("exit code %d\n%s", code, stderr)
 		}
@@ -183,7 +183,7 @@ func TestProgressOfAnEviction(t *testing.T) {
 	}}}
 	call := f.serve("healerctl")
 	synctest.Test(t, func(t *testing.T) {
-		code, _, stderr := call(t.Context(), "heal pvc/data --evict --timeout=2500ms")
+		code, _, stderr := call(t.Context(), "heal pvc/data --evict --timeout=2400ms")
 		if code != exitNoAnswer || !strings.Contains(stderr, "Unstaging: 1 evicted pods have not ended") {
 			t.Errorf("exit code %d\n%s", code, stderr)
 		}
