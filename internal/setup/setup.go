@@ -41,8 +41,9 @@ const (
 	idleWorkers = 2
 	// growAfter is how long a call waits for a worker before one more starts.
 	growAfter = 5 * time.Millisecond
-	// killWait is how long a killed worker may take to end.
-	killWait = 500 * time.Millisecond
+	// killWait is how long a killed worker may take to end. Meanwhile a busy node may keep it from a
+	// processor for a second: its storage would pass for hung.
+	killWait = 2 * time.Second
 	// workerGC keeps a worker's heap at the little it needs: 1 MiB and not 4.
 	workerGC = "GOGC=25"
 	// stepShare is the part of the heal timeout that one half of a step may use.
