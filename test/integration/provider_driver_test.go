@@ -3,7 +3,6 @@ package integration
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -34,8 +33,7 @@ func staysAtWork(d *harness.CSIDriver, n *harness.Node, v *harness.Volume) {
 
 // TestVendorsDriver asks a driver that serves its sockets where drivers do.
 func TestVendorsDriver(t *testing.T) {
-	const probeTimeout = 2 * time.Second
-	n := harness.NewNode(t, "--standalone", "--probe-timeout="+probeTimeout.String()).Start()
+	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "of a vendor")
 	d := n.NewCSIDriver(csidriver.Mode{})
 	before := n.Table()

@@ -58,7 +58,7 @@ func TestReplaceNothingAlive(t *testing.T) {
 		"refuses us": {func(f *faultfs.FS) { f.Fail(unix.EACCES) }, "PermissionDenied"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 			v, previous := restagedBeside(n)
 			c.breaks(previous)
 			before, ids := n.Table(), idsAt(t, v.Staging, v.MountPoint())

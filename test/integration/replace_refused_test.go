@@ -82,7 +82,7 @@ var replaceRefused = map[string]struct {
 func TestReplaceRefused(t *testing.T) {
 	for name, tc := range replaceRefused {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s").Start()
 			next := newNeighbour(n)
 			s := newServed(n, "refused").known()
 			tc.spoil(t, s)

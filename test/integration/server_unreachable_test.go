@@ -20,7 +20,7 @@ var glusterd = netip.MustParseAddrPort("127.0.0.77:24007")
 // is stopped too, then answers, and then does not: a mount that answers is healthy in all
 // cases.
 func TestServerUnreachable(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=2s", "--slow-answer=2s").Start()
+	n := harness.NewNode(t, "--standalone", "--slow-answer=5s").Start()
 	v, fs := n.NewFUSEVolume("gluster", faultfs.Config{Name: "glusterfs", Source: glusterd.Addr().String() + ":/vol"})
 	n.Expect("healthy", v.Request())
 	hung((*faultfs.FS).Stop)(fs)
@@ -55,7 +55,7 @@ func listenWithoutAccepting(t *testing.T) (fill func()) {
 	harness.Must(t, unix.Listen(fd, 8))
 	return func() {
 		for {
-			conn, err := net.DialTimeout("tcp", glusterd.String(), 100*time.Millisecond)
+			conn, err := net.DialTimeout("tcp", glusterd.String(), 2*time.Second)
 			if err != nil {
 				return
 			}

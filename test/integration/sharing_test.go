@@ -23,7 +23,7 @@ func TestOneWorkerAtASuperblock(t *testing.T) {
 		"the daemon reads and does not answer": func(fs *faultfs.FS) { fs.Hang() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s", "--slow-answer=1s").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s", "--slow-answer=3s").Start()
 			next := newNeighbour(n)
 			first, fs := n.NewFUSEVolume("first", faultfs.Config{})
 			volumes := []*harness.Volume{first}

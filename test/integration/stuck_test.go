@@ -21,7 +21,7 @@ func stuckWorkers(n *harness.Node) []int {
 func TestStuckBeneath(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the upper one lives: %v", live), func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms", "--slow-answer=500ms").Start()
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=3s", "--slow-answer=3s").Start()
 			next := newNeighbour(n)
 			v, below := n.NewFUSEVolume("stuck", faultfs.Config{})
 			n.Expect("healthy", v.Request())
