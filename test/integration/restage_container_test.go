@@ -38,7 +38,7 @@ func TestRestageInContainers(t *testing.T) {
 // until then the staging path has a placeholder, and only the pod's target and its container
 // still have what was staged.
 func TestRestageInContainersAgain(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--loop=heal", "--check-interval=10s", "--heal-timeout=10s", "--restage-driver="+harness.Driver+"=unmount-first")
+	n := harness.NewNode(t, "--standalone", "--loop=heal", "--check-interval=10s", "--heal-timeout=20s", "--restage-driver="+harness.Driver+"=unmount-first")
 	aborts := csidriver.Mode{NoAddons: true, Answers: map[string]csidriver.Answer{"NodeStageVolume": {Code: codes.Aborted, Text: "an operation is under way"}}}
 	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true})
 	n.Start()

@@ -66,7 +66,7 @@ func TestRestageKilledInTheDriver(t *testing.T) {
 	v := d.NewVolume("v")
 	n.Expect("healthy", d.Request(v))
 	before := d.Table(v)
-	for _, mode := range []csidriver.Mode{{Takes: 500 * time.Millisecond}, {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}}} {
+	for _, mode := range []csidriver.Mode{{Takes: 5 * time.Second}, {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}}} {
 		d.KillDaemon(v)
 		d.Behave(mode)
 		b := n.Begin(d.Request(v))

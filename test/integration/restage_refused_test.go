@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,10 +66,12 @@ func TestRestageFails(t *testing.T) {
 		fails(says, mode)
 	}
 	n.Stop()
-	n.Args = append(n.Args, "--driver-timeout=1s", "--heal-timeout=10s", "--probe-timeout=500ms")
+	patient := append(n.Args, "--heal-timeout=20s", "--probe-timeout=3s")
+	n.Args = append(slices.Clone(patient), "--driver-timeout=3s")
 	n.Start()
 	fails("NodeStageVolume: DEADLINE_EXCEEDED", csidriver.Mode{Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}})
 	n.Stop()
+	n.Args = patient
 	n.Start()                   // it forgets whom it leaves alone
 	for _, v := range volumes { // last, as some have to wait until the driver no longer counts as at work
 		harness.Eventually(t, v.ID+" is healed", func() bool { // on a busy machine not all processes can be examined in time

@@ -31,12 +31,12 @@ func mounters(t *testing.T, at string) (pids []int) {
 	return pids
 }
 
-// impatient has short timeouts, so that a driver does not answer in time.
-func impatient(t *testing.T) (*harness.Node, *harness.CSIDriver) {
+// impatient does not wait long for a driver that may still be at work.
+func impatient(t *testing.T, args ...string) (*harness.Node, *harness.CSIDriver) {
 	t.Helper()
 	n, d := restaging(t, "unmount-first", csidriver.Mode{})
 	n.Stop()
-	n.Args = append(n.Args, "--driver-timeout=1s", "--heal-timeout=10s", "--probe-timeout=500ms")
+	n.Args = append(append(n.Args, "--heal-timeout=20s", "--probe-timeout=3s"), args...)
 	return n.Start(), d
 }
 
@@ -58,7 +58,7 @@ func patiently(n *harness.Node, ask func()) {
 // bare meanwhile. When the daemon gives up, the volume is healed.
 func TestRestageWaits(t *testing.T) {
 	const waits = "has the staging path in its arguments"
-	n, d := impatient(t)
+	n, d := impatient(t, "--driver-timeout=3s")
 	v := d.NewVolume("v")
 	n.Expect("healthy", d.Request(v))
 	before := d.Table(v)
@@ -87,6 +87,8 @@ func TestRestageWaits(t *testing.T) {
 	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ", "NodeStageVolume: DEADLINE_EXCEEDED")
 	disconnected(t, v.Staging)
 	n.Expect("abnormal", d.Request(v), "Refused: ")
+	waiting := func() bool { return len(mounters(t, v.Staging)) == 1 }
+	harness.Eventually(t, "a daemon waits", waiting)
 	harness.Eventually(t, "the driver is no longer waited for, but its daemon", func() bool {
 		one()
 		return strings.Contains(n.Message(d.Request(v)), waits)
@@ -97,7 +99,7 @@ func TestRestageWaits(t *testing.T) {
 	d.KillDaemon(v)
 	d.Behave(late)
 	b := n.Begin(d.Request(v))
-	harness.Eventually(t, "a daemon waits", func() bool { return len(mounters(t, v.Staging)) == 1 })
+	harness.Eventually(t, "a daemon waits", waiting)
 	n.Kill()
 	_ = b.Err()
 	patiently(n, func() { // the record has the call
@@ -116,7 +118,7 @@ func TestRestageOfADaemonThatGivesUp(t *testing.T) {
 	n.Expect("healthy", d.Request(v))
 	before := d.Table(v)
 	d.KillDaemon(v)
-	d.Behave(csidriver.Mode{GivesUpAfter: 3 * time.Second})
+	d.Behave(csidriver.Mode{GivesUpAfter: 15 * time.Second})
 	n.Expect("abnormal", d.Request(v), "restage of the staging mount point in ")
 	harness.Eventually(t, "the daemon gave up", func() bool { return len(harness.Layers(t, v.Staging)) == 0 })
 	d.Behave(csidriver.Mode{})
