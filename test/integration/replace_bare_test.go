@@ -132,10 +132,11 @@ func (w *watcher) stop() sight {
 // holdings is what a server holds, without its idle workers.
 type holdings struct{ threads, files int }
 
-// moreThan reports whether there is a file more than before, or a thread for each of so many calls. Go
-// makes threads while system calls wait for a processor, and keeps them.
+// moreThan reports whether there is a file or a thread more for each of so many calls. Go makes threads
+// while system calls wait for a processor, and keeps them; a worker that comes or goes has other files
+// for a moment than one that waits.
 func (h holdings) moreThan(before holdings, calls int) bool {
-	return h.files > before.files || h.threads >= before.threads+calls
+	return h.files >= before.files+calls || h.threads >= before.threads+calls
 }
 
 func held(n *harness.Node) (now holdings) {

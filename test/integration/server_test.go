@@ -121,9 +121,10 @@ func TestTerminate(t *testing.T) {
 	n.Terminate()
 	harness.Eventually(t, "the signal arrives", func() bool { return strings.Contains(n.Log.String(), "Stopping") })
 	// ABORTED by the server, or by gRPC once its socket is closed.
-	if _, err := n.Call(other.Request()); status.Code(err) != codes.Aborted && status.Code(err) != codes.Unavailable {
-		t.Errorf("a new call while stopping got %v", err)
-	}
+	harness.Eventually(t, "a new call is refused", func() bool {
+		_, err := n.Call(other.Request())
+		return status.Code(err) == codes.Aborted || status.Code(err) == codes.Unavailable
+	})
 	call.Resume()
 	if a := call.Answer(); a == nil || !strings.Contains(a.GetMessage(), "Done: rebind of the target of pod") ||
 		!strings.Contains(a.GetMessage(), "shutting down") {

@@ -49,6 +49,15 @@ func clientAs(t *testing.T, socket string, uid int) *grpc.ClientConn {
 	return conn
 }
 
+// listens reports whether a server accepts connections at a socket.
+func listens(socket string) bool {
+	conn, err := net.Dial("unix", socket)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
+}
+
 // TestVendorsNodeHealer is node-healer with a provider of another module.
 func TestVendorsNodeHealer(t *testing.T) {
 	hello := harness.NewHello(t)
@@ -138,7 +147,7 @@ func TestVendorsDriverRefuses(t *testing.T) {
 			n.Args = append(n.Args, "--csi-socket="+socket)
 			n.Start()
 			v := n.NewVolume("tmpfs", "refused")
-			harness.Eventually(t, "the driver listens", func() bool { return os.Chmod(socket, 0o777) == nil })
+			harness.Eventually(t, "the driver listens", func() bool { return os.Chmod(socket, 0o777) == nil && listens(socket) })
 			for uid, may := range map[int]bool{0: !bare, 1000: false} {
 				conn := clientAs(t, socket, uid)
 				_, err := healerpb.NewHealerNodeClient(conn).NodeHealer(t.Context(), v.Request())
@@ -185,7 +194,7 @@ func TestVendorsDriverBesideNodeHealer(t *testing.T) {
 	})
 	harness.Eventually(t, "the driver listens", func() bool {
 		for _, socket := range []string{d.Socket(), d.AddonsSocket()} {
-			if _, err := os.Stat(socket); err != nil {
+			if !listens(socket) {
 				return false
 			}
 		}
