@@ -73,6 +73,9 @@ func (j *jobs) byHand(t *testing.T) {
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: j.namespace, Name: "editor"}},
 		})
 	}
+	j.api.Awaits(t, j.namespace, "editor", rbacv1.PolicyRule{
+		APIGroups: []string{"node-healer.csi-addons.io"}, Resources: []string{"volumehealjobs"}, Verbs: []string{"create"},
+	}, j.namespace, true)
 	j.api.Account(t, j.namespace, "other")
 
 	v := j.lost("job-by-hand")

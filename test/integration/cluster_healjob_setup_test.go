@@ -37,7 +37,7 @@ func newControllerPod(t *testing.T, api *cluster.Cluster) (pod *corev1.Pod, kube
 	pod = cluster.Pod(ownNamespace, "", "")
 	pod.GenerateName, pod.Spec.ServiceAccountName = controllerName+"-", controllerName
 	pod = cluster.Create(t, api, pod)
-	return pod, api.Kubeconfig(t, ownNamespace, controllerName, cluster.BoundTo(pod))
+	return pod, api.PodKubeconfig(t, pod)
 }
 
 // newJob is a job that tries each node once.

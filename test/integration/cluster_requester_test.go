@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -243,18 +242,5 @@ func (c *requester) grant(p permission, is bool) {
 	}
 	cluster.Change(c.T, c.api, p.of.clusterRole, func(r *rbacv1.ClusterRole) { r.Rules = left(p.of.clusterRole.Rules, "") })
 	cluster.Change(c.T, c.api, p.of.role, func(r *rbacv1.Role) { r.Rules = left(p.of.role.Rules, ownNamespace) })
-	question := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: p.user(),
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: p.namespace, Group: p.rule.APIGroups[0], Resource: p.rule.Resources[0], Verb: p.rule.Verbs[0],
-		},
-	}}
-	if len(p.rule.ResourceNames) > 0 {
-		question.Spec.ResourceAttributes.Name = p.rule.ResourceNames[0]
-	}
-	harness.Eventually(c.T, "the API knows the roles", func() bool {
-		answer, err := c.api.Admin().AuthorizationV1().SubjectAccessReviews().Create(c.T.Context(), question, metav1.CreateOptions{})
-		harness.Must(c.T, err)
-		return answer.Status.Allowed == is
-	})
+	c.api.Awaits(c.T, ownNamespace, p.of.account, p.rule, p.namespace, is)
 }

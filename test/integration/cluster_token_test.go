@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -74,6 +75,9 @@ func (j *jobs) noToken(t *testing.T) {
 	patch := func(verb string) {
 		j.api.Kubectl(t, "patch", "role", "-n", ownNamespace, controllerName, "--type=json",
 			`--patch=[{"op": "replace", "path": "/rules/2/verbs", "value": ["`+verb+`"]}]`)
+		j.api.Awaits(t, ownNamespace, controllerName, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{controllerName}, Verbs: []string{"create"},
+		}, ownNamespace, verb == "create")
 	}
 	patch("get")
 	defer patch("create")

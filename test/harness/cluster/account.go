@@ -4,11 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/csi-addons/node-healer/test/harness"
 )
@@ -47,18 +50,24 @@ func (c *Cluster) Grant(tb testing.TB, namespace, account string, rule rbacv1.Po
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: []rbacv1.PolicyRule{rule},
 	})
 	c.BindRole(tb, namespace, account, role.Name)
-	harness.Eventually(tb, "the right counts", func() bool { return c.may(tb, namespace, account, rule) })
+	c.Awaits(tb, namespace, account, rule, "", true)
 }
 
-// may asks the API for the first verb on the first thing of a rule.
-func (c *Cluster) may(tb testing.TB, namespace, account string, rule rbacv1.PolicyRule) bool {
+// Awaits waits until the API lets an account do the first verb on the first thing of a rule, or not,
+// in a namespace; empty: in the whole cluster.
+func (c *Cluster) Awaits(tb testing.TB, namespace, account string, rule rbacv1.PolicyRule, in string, is bool) {
+	tb.Helper()
+	harness.Eventually(tb, "what "+account+" may is known", func() bool { return c.may(tb, namespace, account, rule, in) == is })
+}
+
+func (c *Cluster) may(tb testing.TB, namespace, account string, rule rbacv1.PolicyRule, in string) bool {
 	tb.Helper()
 	asked := authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + namespace + ":" + account}
 	if len(rule.NonResourceURLs) > 0 {
 		asked.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: rule.NonResourceURLs[0], Verb: rule.Verbs[0]}
 	} else {
 		resource, sub, _ := strings.Cut(rule.Resources[0], "/")
-		asked.ResourceAttributes = &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Subresource: sub, Verb: rule.Verbs[0]}
+		asked.ResourceAttributes = &authorizationv1.ResourceAttributes{Namespace: in, Group: rule.APIGroups[0], Resource: resource, Subresource: sub, Verb: rule.Verbs[0]}
 		if len(rule.ResourceNames) > 0 {
 			asked.ResourceAttributes.Name = rule.ResourceNames[0]
 		}
@@ -90,5 +99,28 @@ func (c *Cluster) DaemonPod(tb testing.TB, namespace, set, node string, change .
 		ch(pod)
 	}
 	pod = Create(tb, c, pod)
-	return pod, c.Kubeconfig(tb, namespace, pod.Spec.ServiceAccountName, BoundTo(pod))
+	return pod, c.PodKubeconfig(tb, pod)
+}
+
+// PodKubeconfig writes the kubeconfig of a pod whose account has a Role and a ClusterRole of its name,
+// as the shipped ones have, and waits until the API knows token and roles.
+func (c *Cluster) PodKubeconfig(tb testing.TB, pod *corev1.Pod) (path string) {
+	tb.Helper()
+	namespace, account := pod.Namespace, pod.Spec.ServiceAccountName
+	path = c.Kubeconfig(tb, namespace, account, BoundTo(pod))
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	harness.Must(tb, err)
+	client, err := kubernetes.NewForConfig(config)
+	harness.Must(tb, err)
+	harness.Eventually(tb, "the API knows the pod's token", func() bool {
+		_, err := client.AuthenticationV1().SelfSubjectReviews().Create(tb.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return err == nil
+	})
+	all, err := c.admin.RbacV1().ClusterRoles().Get(tb.Context(), account, metav1.GetOptions{})
+	harness.Must(tb, err)
+	own, err := c.admin.RbacV1().Roles(namespace).Get(tb.Context(), account, metav1.GetOptions{})
+	harness.Must(tb, err)
+	c.Awaits(tb, namespace, account, all.Rules[0], "", true)
+	c.Awaits(tb, namespace, account, own.Rules[0], namespace, true)
+	return path
 }
