@@ -188,7 +188,16 @@ func (n *Node) noAnswer(err error) facts.Answer {
 // timedOut reports whether a worker got no answer, as far as that tells about the
 // storage: a worker that was ended early, because its caller's time was over, does not.
 func timedOut(ctx context.Context, err error) bool {
-	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrTimeout) && ctx.Err() == nil
+	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrTimeout) && over(ctx) == nil
+}
+
+// over returns why the time of a call is over, nil where it is not. A worker's deadline, which is the same,
+// may end its call before ctx is told to end.
+func over(ctx context.Context) error {
+	if end, has := ctx.Deadline(); has && ctx.Err() == nil && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // waits returns the functions of the kernel in which a worker without an answer waited.

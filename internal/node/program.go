@@ -31,8 +31,8 @@ func (n *Node) RunProgram(ctx context.Context, p facts.Program) (facts.ProgramRe
 
 // inTime also names the end of ctx, for a call that no worker answered because of it.
 func inTime(ctx context.Context, err error) error {
-	if ctx.Err() != nil && (errors.Is(err, worker.ErrTimeout) || errors.Is(err, worker.ErrStuck)) {
-		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	if why := over(ctx); why != nil && (errors.Is(err, worker.ErrTimeout) || errors.Is(err, worker.ErrStuck)) {
+		return fmt.Errorf("%w: %w", why, err)
 	}
 	return err
 }

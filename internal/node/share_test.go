@@ -247,7 +247,15 @@ func TestCutOffProbeTellsNothing(t *testing.T) {
 			t.Errorf("%v, cut off: %v", want, !err)
 		}
 	}
+	if late := (lateContext{context.Background()}); timedOut(late, worker.ErrTimeout) || !errors.Is(inTime(late, worker.ErrTimeout), context.DeadlineExceeded) {
+		t.Error("the end of the caller's time counts as the storage's silence, before the caller is told of it")
+	}
 	if !timedOut(context.Background(), worker.ErrTimeout) || timedOut(context.Background(), worker.ErrLost) || timedOut(context.Background(), nil) {
 		t.Error("not cut off")
 	}
 }
+
+// lateContext is over and was not told so, as where its timer stands still.
+type lateContext struct{ context.Context }
+
+func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
