@@ -190,7 +190,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 	}
 	e.devices.above = above
 	for s := range maps.Clone(e.followed) {
-		if !slices.Contains(wanted, s) {
+		if !slices.Contains(wanted, s) && !e.toTell(s) {
 			e.forget(s)
 		}
 	}
@@ -200,6 +200,16 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 		}
 	}
 	return err
+}
+
+// toTell reports whether a process that is followed has ended, and wait has not told that: the walk
+// found it gone first. Whoever forgets it then leaves its volume unchecked until its next turn.
+func (e *SuperblockEvents) toTell(s source) bool {
+	if s.pid == 0 {
+		return false
+	}
+	ready, err := unix.Poll([]unix.PollFd{{Fd: int32(e.followed[s].fd), Events: unix.POLLIN}}, 0)
+	return err == nil && ready == 1
 }
 
 // FollowDrivers has it told when one of these drivers makes a socket in its directory.

@@ -61,6 +61,27 @@ func TestSuperblockEvents(t *testing.T) {
 	}
 }
 
+// A walk may find a process gone before its end is told: it is told nevertheless.
+func TestFollowAfterAnEndThatIsNotTold(t *testing.T) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	done(t, err)
+	e := &SuperblockEvents{
+		node: &Node{}, epoll: os.NewFile(uintptr(fd), "superblock events"), // nobody waits for it
+		followed: map[source]descriptor{}, byKey: map[int32]source{},
+	}
+	defer e.epoll.Close()
+	daemon, pid := sleeper(t)
+	dev := facts.Dev{Minor: 1}
+	e.add(source{dev: dev, pid: pid})
+	key := e.lastKey
+	_ = daemon.Process.Kill()
+	_ = daemon.Wait()
+	done(t, e.Follow(t.Context(), nil))
+	if told := e.happened([]unix.EpollEvent{{Events: unix.EPOLLIN, Fd: key}}); !told[SuperblockEvent{Dev: dev}] || len(e.followed) != 0 {
+		t.Errorf("told of %v, and still followed: %v", told, e.followed)
+	}
+}
+
 // sleeper is a process that ends with the test.
 func sleeper(t *testing.T) (*exec.Cmd, int) {
 	t.Helper()
