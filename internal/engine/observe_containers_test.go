@@ -502,6 +502,7 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		"a placeholder":                  {placeholder, 0, true},
 		"one that was marked":            {facts.AttrNoSymFollow | facts.AttrNoDirAtime, 0, true},
 		"one that was made read-only":    {facts.AttrReadOnly | facts.AttrNoDirAtime, 0, true},
+		"a subPath of a placeholder":     {placeholder &^ facts.AttrNoSymFollow, 0, true},
 		"as marked as the volume is":     {facts.AttrNoDirAtime, facts.AttrNoDirAtime, false},
 		"one that was marked, read-only": {facts.AttrReadOnly | facts.AttrNoDirAtime, 0, true},
 		"nodiratime":                     {facts.AttrNoDirAtime | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec, 0, false},

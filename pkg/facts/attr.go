@@ -100,6 +100,10 @@ const (
 	// and has its final propagation and attributes. Hardly any workload mounts like
 	// this, so it marks, with a record of what was replaced, an interrupted replacement.
 	AttrGuard = AttrReadOnly | AttrNoSymFollow
+	// attrRemounted is what is left of AttrPlaceholder where kubelet binds a subPath of a
+	// placeholder: it mounts that again with what statfs(2) says, and has no word for
+	// nosymfollow (getBindMountOptions of k8s.io/mount-utils).
+	attrRemounted = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec
 )
 
 // Placeholder reports whether an unfinished step left the mount behind.
@@ -118,8 +122,9 @@ func (m Mount) Guarded() bool { return m.Attr.Has(AttrGuard) }
 // read-only clears all but the access time mode, which a user may want alone.
 func (m Mount) MaybePlaceholder(want Attr) bool {
 	return (m.Placeholder() || m.Attr.Has(AttrUnfinalized)) && !want.Has(AttrNoSymFollow) ||
-		m.Attr.Has(AttrReadOnly|AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
+		m.Attr.Has(AttrReadOnly|AttrNoDirAtime) && !want.Has(AttrNoDirAtime) ||
+		m.Attr&AttrPlaceholder == attrRemounted && !want.Has(AttrNoExec)
 }
 
 // mayBeLeft reports whether the mount has any attribute that an unfinished step leaves.
-func (m Mount) mayBeLeft() bool { return m.Attr&AttrUnfinalized != 0 }
+func (m Mount) mayBeLeft() bool { return m.Attr&AttrUnfinalized != 0 || m.Attr.Has(attrRemounted) }

@@ -32,6 +32,34 @@ func TestPlaceholder(t *testing.T) {
 	}
 }
 
+// A container's mount that was bound of a placeholder is known again, whoever mounted it anew, and
+// no other is.
+func TestMaybePlaceholder(t *testing.T) {
+	const want = AttrNoSUID | AttrNoDev
+	for name, tc := range map[string]struct {
+		options string
+		want    Attr
+		is      bool
+	}{
+		"a placeholder":              {"ro,nosuid,nodev,noexec,relatime,nosymfollow", want, true},
+		"a subPath of one":           {"ro,nosuid,nodev,noexec,relatime", want, true},
+		"not finalized, remounted":   {"ro,nosuid,nodev,nodiratime,relatime", want, true},
+		"the volume":                 {"rw,nosuid,nodev,relatime", want, false},
+		"the volume, to read":        {"ro,nosuid,nodev,relatime", want, false},
+		"one without exec, to read":  {"ro,nosuid,nodev,noexec,relatime", want | AttrNoExec, false},
+		"one without exec, to write": {"rw,nosuid,nodev,noexec,relatime", want | AttrNoExec, false},
+	} {
+		current := Dev{Major: 0, Minor: 60}
+		m := Mount{Dev: current, Attr: ParseAttr(tc.options)}
+		if got := m.MaybePlaceholder(tc.want); got != tc.is {
+			t.Errorf("%s: %t", name, got)
+		}
+		if tc.is && !(Filter{Current: current}).Wants(m) {
+			t.Errorf("%s is not looked for", name)
+		}
+	}
+}
+
 func TestSameMount(t *testing.T) {
 	m := Mount{ID: 1, OldID: 2, Dev: Dev{8, 1}, Path: "/m"}
 	noID := m

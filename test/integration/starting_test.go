@@ -1,9 +1,12 @@
 package integration
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
@@ -61,13 +64,36 @@ func TestContainerStartsWithOptions(t *testing.T) {
 	}
 }
 
+// TestContainerStartsOnASubPath has kubelet bind a subPath of what is at the target in the middle of
+// a step: it mounts that again with what statfs(2) says (getBindMountOptions of k8s.io/mount-utils).
+func TestContainerStartsOnASubPath(t *testing.T) {
+	for _, instant := range []string{"rebind/verified", "finalize/alone"} {
+		t.Run(instant, func(t *testing.T) {
+			h := stopRebind(t, "ext4", instant)
+			at := filepath.Join(h.n.Kubelet, "pods", harness.PodUID, "volume-subpaths", h.v.PV, "app", "0")
+			harness.Mkdir(t, at)
+			harness.Must(t, unix.Mount(h.v.MountPoint(), at, "", unix.MS_BIND, ""))
+			var of unix.Statfs_t
+			harness.Must(t, unix.Statfs(h.v.MountPoint(), &of))
+			flags := uintptr(of.Flags) & (unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+			harness.Must(t, unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""))
+			testStartsFrom(t, h, at)
+		})
+	}
+}
+
 func testStartsDuring(t *testing.T, h halfway, options ...string) {
 	t.Helper()
-	spec := harness.ContainerSpec{Name: "during", Mounts: []harness.ContainerMount{{At: "/data", Source: h.v.MountPoint(), Options: options}}}
+	testStartsFrom(t, h, h.v.MountPoint(), options...)
+}
+
+func testStartsFrom(t *testing.T, h halfway, source string, options ...string) {
+	t.Helper()
+	spec := harness.ContainerSpec{Name: "during", Mounts: []harness.ContainerMount{{At: "/data", Source: source, Options: options}}}
 	c := h.n.StartContainer(spec)
 	first := h.LetGo()
 	// What it would have had, it gets from a mount point that is healthy.
-	spec.Name = "after"
+	spec.Name, spec.Mounts[0].Source = "after", h.v.MountPoint()
 	after := h.n.StartContainer(spec)
 	want := dataOf(after)
 	after.Kill()
