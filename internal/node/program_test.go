@@ -114,6 +114,21 @@ func TestProgramThatLeavesADaemon(t *testing.T) {
 	done(t, unix.Kill(-leader, unix.SIGKILL))
 }
 
+// That its outputs stay open costs a program that ended in time no answer.
+func TestProgramThatLeavesADaemonBeforeItsEnd(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	eventually(t, "the program ends in time", func() bool {
+		r, err := n.RunProgram(within(t, 2*time.Second), shell("(setsid sleep 1000 & echo $! >"+root+"/pid); echo over"))
+		if raw, readErr := os.ReadFile(root + "/pid"); readErr == nil {
+			if leader, parseErr := strconv.Atoi(strings.TrimSpace(string(raw))); parseErr == nil {
+				_ = unix.Kill(leader, unix.SIGKILL)
+			}
+		}
+		return err == nil && string(r.Output) == "over\n" && r.Cut
+	})
+}
+
 // The kernel kills a program whose worker is killed.
 func TestProgramDiesWithItsWorker(t *testing.T) {
 	realKernel(t)

@@ -17,8 +17,12 @@ import (
 )
 
 // lastOutput is how long the outputs are read after the program has ended, by a worker that a busy node may
-// not schedule for a second. What left its group may keep them open for ever.
-const lastOutput = 2 * time.Second
+// not schedule for a second. What left its group may keep them open for ever: past the program's deadline
+// they are read no longer than leastOutput, or the worker's own end would come first, and with it no answer.
+const (
+	lastOutput  = 2 * time.Second
+	leastOutput = 100 * time.Millisecond
+)
 
 // runProgram runs a program in a session and process group of its own, and kills that
 // group when the program has ended, and at the deadline. The kernel kills the program
@@ -34,7 +38,6 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 		Env:   append([]string{}, q.Env...), // not nil, which is this process's own
 		Stdin: bytes.NewReader(q.Stdin), Stdout: out, Stderr: out,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-		WaitDelay:   lastOutput,
 	}
 	if q.OnHost {
 		err = program.Start()
@@ -63,6 +66,7 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	if err != nil {
 		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
 	}
+	program.WaitDelay = min(lastOutput, max(leastOutput, time.Until(q.Deadline)))
 	err = program.Wait()
 	if program.ProcessState == nil {
 		return a, fmt.Errorf("wait for %s: %w", q.Path, err)

@@ -17,7 +17,8 @@ type Tools interface {
 	// file.
 	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
 	// Run runs a program and waits until it has ended. An exit code other than 0 is an
-	// *ExitError. Its process group is killed when it has ended, and right before ctx ends.
+	// *ExitError. Its process group is killed when it has ended, and before ctx ends: when a
+	// quarter of the time is left, and not before the last 5 seconds.
 	//
 	// The output is what it wrote to both of its outputs, in one line: without control
 	// characters, and cut. It is for the provider to read, and never to be shown: the program
