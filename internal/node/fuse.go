@@ -80,9 +80,10 @@ func (n *Node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate f
 	return nil
 }
 
-// abortGrace is how long after the abort a worker may take to end.
+// abortGrace is how long after the abort a worker may take to end, on a busy node, too: until then the
+// connection's mounts pass for hung.
 const (
-	abortGrace = time.Second
+	abortGrace = 2 * time.Second
 	abortPoll  = 5 * time.Millisecond
 )
 
