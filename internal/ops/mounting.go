@@ -56,21 +56,19 @@ func (s *scan) mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
 	if q.Driver != 0 {
 		pod = s.processOf(q.Driver).PodUID
 	}
-	var counting []facts.FUSEDaemon
-	each(s, pids, func(pid int) facts.FUSEDaemon { return s.counts(q, pid, pod) }, func(_ int, d facts.FUSEDaemon, ok bool) {
-		if !ok {
-			err = errWalkCut
+	each(s, pids, func(pid int) (none facts.FUSEDaemon) {
+		// Its arguments are read at once: a daemon that goes on as its own child (daemon(3)) meanwhile
+		// is not among pids.
+		if d := s.counts(q, pid, pod); d.PID != 0 && s.names(pid, q.Paths) {
+			return d
 		}
-		if d.PID != 0 {
-			counting = append(counting, d)
-		}
-	})
-	each(s, counting, func(d facts.FUSEDaemon) bool { return s.names(d.PID, q.Paths) }, func(d facts.FUSEDaemon, named, ok bool) {
+		return none
+	}, func(pid int, d facts.FUSEDaemon, ok bool) {
 		switch {
-		case !ok:
-			err = fmt.Errorf("%w: process %d did not let its arguments be read", errWalkCut, d.PID)
-		case named:
+		case d.PID != 0:
 			found = append(found, d)
+		case !ok && s.counts(q, pid, pod).PID != 0:
+			err = fmt.Errorf("%w: process %d did not let its arguments be read", errWalkCut, pid)
 		}
 	})
 	switch {
