@@ -53,11 +53,13 @@ func (s suite) collect(p healer.Collector, build func() healer.Case, how conduct
 		s.Tools.behave(how)
 		defer s.Tools.behave(asGiven)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), brief)
-	defer cancel()
 	var e healer.Evidence
 	var err error
-	returned := returns(brief, func() { e, err = p.Collect(ctx, c) })
+	returned := returns(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), brief)
+		defer cancel()
+		e, err = p.Collect(ctx, c)
+	})
 	if s.Tools != nil {
 		s.Tools.behave(asGiven)
 	}

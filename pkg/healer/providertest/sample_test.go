@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -262,6 +263,19 @@ func TestBrokenSamplesAreCaught(t *testing.T) {
 			t.Error("was not caught")
 		})
 	}
+}
+
+// A provider that waits for longer than its deadline is late each time, what a busy machine held up once.
+func TestReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if returns(func() { time.Sleep(patience / 2) }) {
+			t.Error("5s late, and in time")
+		}
+		held := patience / 2
+		if !returns(func() { time.Sleep(held); held = brief }) {
+			t.Error("late once, and not in time")
+		}
+	})
 }
 
 // What a program wrote is the tools' to redact, not the provider's.

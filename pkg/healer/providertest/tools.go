@@ -191,7 +191,7 @@ func (t *Tools) used() int {
 // with garbage or not at all. It hangs up long after each deadline of the suite.
 func hostile(how conduct) net.Conn {
 	ours, theirs := net.Pipe()
-	time.AfterFunc(2*(brief+grace), func() { _ = theirs.Close() })
+	time.AfterFunc(2*(brief+patience), func() { _ = theirs.Close() })
 	go func() { _, _ = io.Copy(io.Discard, theirs) }()
 	if how == garbled {
 		go func() {
