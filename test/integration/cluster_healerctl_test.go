@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +51,7 @@ func (j *jobs) byHand(t *testing.T) {
 		t.Helper()
 		args = append(args, "--kubeconfig="+j.api.Kubeconfig(t, j.namespace, account))
 		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-		for args[0] == "heal" && j.IsTransient(string(out)) {
+		for begun := time.Now(); args[0] == "heal" && j.IsTransient(string(out)) && time.Since(begun) < harness.Patience; {
 			out, err = exec.CommandContext(t.Context(), program, args...).CombinedOutput()
 		}
 		code := 0

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -79,10 +80,10 @@ func (j *jobs) restart() {
 // run runs a job to its end, and once more where only a busy machine kept its node from a heal.
 func (j *jobs) run(job *v1alpha1.VolumeHealJob) *v1alpha1.VolumeHealJob {
 	j.T.Helper()
-	for {
+	for begun := time.Now(); ; {
 		ended := j.ended(cluster.Create(j.T, j.api, job))
 		nodes := ended.Status.Nodes
-		if job.Spec.Mode != v1alpha1.ModeHeal || len(nodes) != 1 || !j.IsTransient(nodes[0].Message) {
+		if job.Spec.Mode != v1alpha1.ModeHeal || len(nodes) != 1 || !j.IsTransient(nodes[0].Message) || time.Since(begun) > harness.Patience {
 			return ended
 		}
 		j.T.Log(nodes[0].Message)
