@@ -104,6 +104,7 @@ func TestKillSwitchIsTheMost(t *testing.T) {
 // mount is removed, and the volume is healed once the cluster is on again.
 func TestKillSwitchDuringAStep(t *testing.T) {
 	for _, mode := range []string{"check", "off"} {
+		named, unnamed := false, ""
 		for _, instant := range instants {
 			if !strings.HasPrefix(instant, "rebind/") {
 				continue // it is asked for the last time right before finalize
@@ -126,7 +127,9 @@ func TestKillSwitchDuringAStep(t *testing.T) {
 				// "finalize" is where it would become writable.
 				a := call.Unstopped()
 				m.SameTable(lost)
-				if answer := a.GetMessage() + said(call.Err()); !saysAll(answer, "mode "+mode+" by "+settingsName) && !m.IsTransient(answer) {
+				if answer := a.GetMessage() + said(call.Err()); saysAll(answer, "mode "+mode+" by "+settingsName) {
+					named = true
+				} else if unnamed = answer; !m.IsTransient(answer) {
 					t.Errorf("the answer is %s", answer)
 				}
 				m.Settings(map[string]string{"mode": "heal"})
@@ -136,6 +139,9 @@ func TestKillSwitchDuringAStep(t *testing.T) {
 				})
 				m.SameTable(mounted)
 			})
+		}
+		if !named && unnamed != "" {
+			t.Errorf("no answer names mode %s, as %s", mode, unnamed)
 		}
 	}
 }

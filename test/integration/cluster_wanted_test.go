@@ -97,6 +97,7 @@ func TestWantedByAContainer(t *testing.T) {
 // a step. The new mount never becomes writable, and a driver that has unmounted
 // before, and now only deletes, deletes nothing of the volume.
 func TestPodThatStartsToTerminate(t *testing.T) {
+	named, unnamed := false, ""
 	for _, instant := range instants {
 		if !strings.HasPrefix(instant, "rebind/") {
 			continue // it is asked for the last time right before finalize
@@ -112,8 +113,14 @@ func TestPodThatStartsToTerminate(t *testing.T) {
 			call := m.BeginAndStop(v.Request())
 			cluster.Terminate(t, m.api, v.pod)
 			call.Resume()
-			if a := call.LetGo(); !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "is terminating") && !m.IsTransient(a.GetMessage()) {
+			a := call.LetGo()
+			if strings.Contains(a.GetMessage(), "is terminating") {
+				named = true
+			} else if unnamed = a.GetMessage(); !m.IsTransient(unnamed) {
 				t.Errorf("got %v, %v\n%s", a, call.Err(), m.Log)
+			}
+			if !a.GetAbnormal() {
+				t.Errorf("got %v, %v", a, call.Err())
 			}
 			_ = removeAll(v.MountPoint())
 			if v.Sum(v.Staging) != sum {
@@ -126,5 +133,8 @@ func TestPodThatStartsToTerminate(t *testing.T) {
 				t.Fatal("the volume lost data")
 			}
 		})
+	}
+	if !named && unnamed != "" {
+		t.Errorf("no answer says that the pod is terminating, as %s", unnamed)
 	}
 }

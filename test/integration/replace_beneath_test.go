@@ -29,14 +29,7 @@ func (s *served) onlyReported(has ...string) {
 		}
 	}
 	call()
-	before := held(n)
-	const calls = 5
-	for range calls {
-		call()
-	}
-	if after := held(n); after.moreThan(before, calls) {
-		t.Errorf("the server held %+v, and holds %+v", before, after)
-	}
+	keepsNothing(n, 5, call)
 	if s.Sum(s.Staging) != s.sum {
 		t.Error("the data differs")
 	}
