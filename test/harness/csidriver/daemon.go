@@ -8,6 +8,7 @@ import (
 	iofs "io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -31,12 +32,8 @@ const readyFD = 3
 
 // serveDaemon mounts a directory, after a time, and serves it until it is unmounted, or not at
 // all until it gives up.
-func serveDaemon(data, at, name, mountsAfter, givesUpAfter string) error {
+func serveDaemon(data, at, name, mountsAfter, givesUp string) error {
 	wait, err := time.ParseDuration(mountsAfter)
-	if err != nil {
-		return err
-	}
-	end, err := time.ParseDuration(givesUpAfter)
 	if err != nil {
 		return err
 	}
@@ -45,8 +42,8 @@ func serveDaemon(data, at, name, mountsAfter, givesUpAfter string) error {
 			return err
 		}
 	}
-	if end > 0 {
-		return serveNothing(at, name, end)
+	if givesUp == "true" {
+		return serveNothing(at, name)
 	}
 	root, err := fs.NewLoopbackRoot(data)
 	if err != nil {
@@ -65,8 +62,10 @@ func serveDaemon(data, at, name, mountsAfter, givesUpAfter string) error {
 	return nil
 }
 
-// serveNothing mounts, answers no request for a time, and takes its mount off.
-func serveNothing(at, name string, end time.Duration) error {
+// serveNothing mounts, answers no request until SIGTERM, and takes its mount off.
+func serveNothing(at, name string) error {
+	giveUp := make(chan os.Signal, 1)
+	signal.Notify(giveUp, unix.SIGTERM)
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -79,7 +78,7 @@ func serveNothing(at, name string, end time.Duration) error {
 	if err := sayReady(); err != nil {
 		return err
 	}
-	time.Sleep(end)
+	<-giveUp
 	return unix.Unmount(at, unix.MNT_DETACH)
 }
 
@@ -98,7 +97,7 @@ func (d Driver) startDaemon(m Mode, id, at string) error {
 	}
 	var cmd *exec.Cmd
 	if len(m.Daemon) == 0 {
-		cmd = part(daemon, data, at, cmp.Or(m.Source, id), m.MountsAfter.String(), m.GivesUpAfter.String())
+		cmd = part(daemon, data, at, cmp.Or(m.Source, id), m.MountsAfter.String(), strconv.FormatBool(m.GivesUp))
 	} else {
 		cmd = exec.Command(m.Daemon[0], expand(m.Daemon[1:], map[string]string{"ID": id, "DATA": data, "AT": at})...)
 	}

@@ -52,9 +52,9 @@ type Mode struct {
 	// path and mounts there, whoever waits for that (geesefs v0.43). The driver then keeps no
 	// second call from starting a second one.
 	MountsAfter time.Duration `json:"mountsAfter,omitempty"`
-	// GivesUpAfter is how long a daemon mounts and answers nothing, before it takes its mount
-	// off (s3fs v1.90, whose server is away).
-	GivesUpAfter time.Duration `json:"givesUpAfter,omitempty"`
+	// GivesUp has a daemon mount, answer nothing, and take its mount off at SIGTERM (s3fs v1.90,
+	// whose server is away, does so after a time).
+	GivesUp bool `json:"givesUp,omitempty"`
 }
 
 // Connection is what the driver does with a connection.
