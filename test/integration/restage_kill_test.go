@@ -62,7 +62,7 @@ func TestRestageKilled(t *testing.T) {
 // TestRestageKilledInTheDriver kills the server while the driver stages. The driver gets no second
 // call beside the first, nothing stays bare, and the volume is healed.
 func TestRestageKilledInTheDriver(t *testing.T) {
-	n, d := impatient(t)
+	n, d := impatient(t, "--driver-timeout=3s") // it waits that much longer after a kill
 	v := d.NewVolume("v")
 	n.Expect("healthy", d.Request(v))
 	before := d.Table(v)

@@ -17,12 +17,12 @@ func TestSlowIsNotDead(t *testing.T) {
 		"the disk":      func(n *harness.Node) (*harness.Volume, *faultfs.FS) { return n.NewVolumeOnFaults("ext4", "slow") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--slow-answer=500ms", "--probe-timeout=1m").Start()
+			n := harness.NewNode(t, "--standalone", "--slow-answer=250ms", "--probe-timeout=1m").Start()
 			next := newNeighbour(n)
 			v, fs := lay(n)
 			n.Expect("healthy", v.Request())
 			before := n.Table()
-			fs.Delay(harness.Slowly(600 * time.Millisecond))
+			fs.Delay(harness.Slowly(300 * time.Millisecond))
 			soon(n, "abnormal", v.Request())
 			for range 3 {
 				n.Expect("abnormal", v.Request(), "SlowResponse", "Nothing was changed")
