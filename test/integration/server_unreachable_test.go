@@ -20,7 +20,7 @@ var glusterd = netip.MustParseAddrPort("127.0.0.77:24007")
 // is stopped too, then answers, and then does not: a mount that answers is healthy in all
 // cases.
 func TestServerUnreachable(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--slow-answer=5s").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=3s", "--slow-answer=3s").Start()
 	v, fs := n.NewFUSEVolume("gluster", faultfs.Config{Name: "glusterfs", Source: glusterd.Addr().String() + ":/vol"})
 	n.Expect("healthy", v.Request())
 	hung((*faultfs.FS).Stop)(fs)
