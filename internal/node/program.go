@@ -16,8 +16,8 @@ import (
 // and on a busy node a worker may not be scheduled for a second.
 const groupGrace = 5 * time.Second
 
-// RunProgram runs a program until it has ended. Right before ctx ends its worker kills
-// its process group: p.Deadline is set here.
+// RunProgram runs a program until it has ended. Before ctx ends its worker kills its process
+// group: p.Deadline is set here.
 func (n *Node) RunProgram(ctx context.Context, p facts.Program) (facts.ProgramResult, error) {
 	end, _ := ctx.Deadline()
 	left := time.Until(end)

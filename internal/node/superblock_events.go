@@ -203,7 +203,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 }
 
 // toTell reports whether a process that is followed has ended, and wait has not told that: the walk
-// found it gone first. Whoever forgets it then leaves its volume unchecked until its next turn.
+// found it gone first. To forget it then would leave its volume unchecked until its next turn.
 func (e *SuperblockEvents) toTell(s source) bool {
 	if s.pid == 0 {
 		return false

@@ -72,7 +72,7 @@ func run(ctx context.Context, cfg config) (err error) {
 }
 
 // listen serves the callers on this node, and the gateway on a socket of its own, if one
-// is configured. Each sends its result to served. Nobody is answered before both sockets are there: a
+// is configured. Each sends its result to served. No call is answered before both sockets are there: a
 // gateway that finds its own not yet open to it would tell its caller so.
 func listen(cfg config, server *nodeserver.Server) (served chan error, err error) {
 	served = make(chan error, 2)

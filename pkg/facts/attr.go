@@ -126,5 +126,5 @@ func (m Mount) MaybePlaceholder(want Attr) bool {
 		m.Attr&AttrPlaceholder == attrRemounted && !want.Has(AttrNoExec)
 }
 
-// mayBeLeft reports whether the mount has any attribute that an unfinished step leaves.
+// mayBeLeft reports whether the mount has any attribute that an unfinished step leaves, or all that kubelet keeps.
 func (m Mount) mayBeLeft() bool { return m.Attr&AttrUnfinalized != 0 || m.Attr.Has(attrRemounted) }
