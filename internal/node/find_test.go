@@ -51,12 +51,15 @@ func TestFind(t *testing.T) {
 	laidOut(t, n, n.Kubelet().Staging("d", "lost, unstaged"), "d", "lost, unstaged", false)
 	laidOut(t, n, pod("1", "pv-lost-unstaged"), "d", "lost, unstaged", false)
 	laidOut(t, n, block, "d", "raw", true)
+	lostBlock := root + "/plugins/kubernetes.io/csi/volumeDevices/publish/pv-raw-lost/uid"
+	laidOut(t, n, lostBlock, "d", "raw, lost", false)
 	laidOut(t, n, n.Kubelet().Staging("d", "never mounted"), "d", "never mounted", false)
 	for handle, want := range map[string]string{
 		"staging":        n.Kubelet().Staging("d", "staging"),
 		"below":          below,
 		"target":         pod("1", "pv-published"),
 		"raw":            block,
+		"raw, lost":      lostBlock,
 		"never mounted":  n.Kubelet().Staging("d", "never mounted"),
 		"theirs":         "",
 		"lost":           pod("1", "pv-lost"),

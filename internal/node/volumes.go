@@ -2,12 +2,21 @@ package node
 
 import (
 	"context"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
+)
+
+// maxAsked bounds the files of kubelet's that one worker call reads, maxPublished the
+// names of pods and volumes.
+const (
+	maxAsked     = 512
+	maxPublished = 1 << 14
 )
 
 // Volumes returns all paths of this node's volumes: what is mounted at kubelet's paths,
@@ -19,9 +28,62 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 	if err != nil {
 		return nil, err
 	}
-	asks, unread, err := n.unmounted(ctx, table, n.kubelet.BlockTargets())
+	found, unlisted, torn, err := n.volumes(ctx, table)
 	if err != nil {
 		return nil, err
+	}
+	return found, unread(append(unlisted, torn...))
+}
+
+// Find returns a path of a driver's volume on this node, empty when kubelet has
+// none: what is staged, or else what is published, or else where it should be and
+// lost its mount, or else the staging directory that kubelet made for it; the first by
+// name, so asking twice finds the same. No volume is touched, only kubelet's own files are
+// read, and nothing is taken from a file but which volume it names. Where nothing is staged
+// that costs one small file for each volume on the node, so callers that know a path name it.
+func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) {
+	table, err := n.Topology()
+	if err != nil {
+		return "", err
+	}
+	base := n.kubelet.Staging(driver, handle)
+	staged := slices.Concat(
+		table.InDirectory(path.Base(path.Dir(base))),
+		table.InDirectory(path.Base(base)), // as ceph-csi does: a directory named after the volume
+	)
+	for _, m := range staged {
+		if m.Path == base || strings.HasPrefix(m.Path, base+"/") {
+			return m.Path, nil
+		}
+	}
+	all, unlisted, _, err := n.volumes(ctx, table)
+	if err != nil {
+		return "", err
+	}
+	slices.SortFunc(all, func(a, b facts.VolumePath) int { return strings.Compare(a.Path, b.Path) })
+	for _, mounted := range []bool{true, false} {
+		for _, v := range all {
+			if v.Mounted == mounted && v.DriverName == driver && v.VolumeHandle == handle {
+				return v.Path, nil
+			}
+		}
+	}
+	s, err := n.inspectPaths(ctx, []PathQuery{{Path: base}}, false)
+	switch {
+	case err != nil:
+		return "", err
+	case s.Paths[base].Missing():
+		return "", unread(unlisted)
+	}
+	return base, nil
+}
+
+// volumes returns the paths at which kubelet's files name a volume, the directories that could not be
+// listed, and the paths whose file could not be read.
+func (n *Node) volumes(ctx context.Context, table Table) (found []facts.VolumePath, unlisted, torn []ops.UnreadPath, err error) {
+	asks, unlisted, err := n.unmounted(ctx, table)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	stacked := map[string]bool{}
 	for _, m := range n.volumeMounts(table) {
@@ -30,16 +92,15 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 		}
 		stacked[m.Path] = true
 	}
-	var found []facts.VolumePath
 	for some := range slices.Chunk(asks, maxAsked) {
 		in, err := n.inspectPaths(ctx, some, false)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		for _, ask := range some {
 			info := in.Paths[ask.Path]
 			if info.VolDataErr != nil && !info.Missing() {
-				unread = append(unread, ops.UnreadPath{Path: ask.Path, Why: "vol_data.json: " + info.VolDataErr.Error()})
+				torn = append(torn, ops.UnreadPath{Path: ask.Path, Why: "vol_data.json: " + info.VolDataErr.Error()})
 			}
 			if info.VolData == nil || info.Missing() {
 				continue
@@ -52,20 +113,43 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 			found = append(found, p)
 		}
 	}
-	return found, unlisted(unread)
+	return found, unlisted, torn, nil
 }
 
-// unlisted returns nil for none.
-func unlisted(unread []ops.UnreadPath) error {
-	if len(unread) == 0 {
+// unread returns nil for none.
+func unread(paths []ops.UnreadPath) error {
+	if len(paths) == 0 {
 		return nil
 	}
-	slices.SortFunc(unread, func(a, b ops.UnreadPath) int { return strings.Compare(a.Path, b.Path) })
-	e := &facts.UnlistedError{Why: unread[0].Why}
-	for _, u := range unread {
+	slices.SortFunc(paths, func(a, b ops.UnreadPath) int { return strings.Compare(a.Path, b.Path) })
+	e := &facts.UnlistedError{Why: paths[0].Why}
+	for _, u := range paths {
 		e.Paths = append(e.Paths, u.Path)
 	}
 	return e
+}
+
+// unmounted returns the paths of pods' volumes at which nothing is mounted. Where directories are
+// unread there may be more.
+func (n *Node) unmounted(ctx context.Context, table Table) (asks []PathQuery, unread []ops.UnreadPath, err error) {
+	q := ops.PublishedQuery{Pods: n.kubelet.Pods(), Volumes: layout.PodVolumes, Devices: n.kubelet.BlockTargets(), Max: maxPublished}
+	var published ops.PublishedAnswer
+	disk := storageUnder(table, q.Pods)
+	disk.root = "paths" // as for all that is asked of kubelet's own disk
+	err = n.probes.unlessStuck(disk, func() (err error) {
+		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Published, q)
+		return err
+	})
+	for _, v := range published.Volumes {
+		at := n.kubelet.Target(v.PodUID, v.PV)
+		if v.Block {
+			at = n.kubelet.BlockTarget(v.PodUID, v.PV)
+		}
+		if l := n.kubelet.Layout(at); (l.Kind == layout.Pod || l.Kind == layout.Block) && len(table.Stack(at)) == 0 {
+			asks = append(asks, PathQuery{Path: at, VolData: l.VolData})
+		}
+	}
+	return asks, published.Unread, err
 }
 
 // VolumeMounts returns what is mounted at kubelet's paths for volumes, by the kernel's
