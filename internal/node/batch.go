@@ -23,6 +23,15 @@ const (
 	promptAnswer = 10 * time.Millisecond
 )
 
+// manner is how a storage answered when it was last asked.
+type manner int
+
+const (
+	wasPrompt manner = iota + 1
+	// wasSilent: a worker that asked about it alone got no answer.
+	wasSilent
+)
+
 // batching has the routine inspections that come at the same time made by one worker, one
 // after the other: to wake a process costs several times what an inspection does.
 //
@@ -30,8 +39,6 @@ const (
 // all the same, each of them is asked alone, and only that counts as its answer: that the worker of a
 // batch waits says nothing of the others.
 type batching struct {
-	prompt cache[storage, struct{}]
-
 	mu      sync.Mutex
 	waiting *inspections
 	// stuck closes when a worker ends that could not be ended; until then no other one is
@@ -42,7 +49,6 @@ type batching struct {
 // inspections are asked of one worker.
 type inspections struct {
 	queries []ops.InspectQuery
-	of      []storage
 	// done is closed once there are answers, or when there will be none: then answers is
 	// nil.
 	done    chan struct{}
@@ -51,49 +57,46 @@ type inspections struct {
 
 // ask has a worker inspect what is on a storage.
 func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (ops.InspectAnswer, error) {
-	if a, answered := n.askInBatch(ctx, s, routine, q); answered {
-		return a, nil
+	last, _ := n.answered.get(s)
+	if routine && last == wasPrompt {
+		if a, answered := n.askInBatch(ctx, q); answered {
+			n.note(s, a.Elapsed)
+			return a, nil
+		}
+		n.answered.remove(s) // until it has answered alone
 	}
 	op := ops.Inspect
-	if _, silent := n.probes.silent.get(s); silent {
+	if last == wasSilent {
 		op = op.Doubted()
 	}
 	answers, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, op, []ops.InspectQuery{q})
 	if timedOut(ctx, err) {
-		n.probes.silent.add(s, struct{}{})
-	} else if err == nil {
-		n.probes.silent.remove(s)
+		n.answered.add(s, wasSilent)
 	}
 	if err == nil && len(answers) != 1 {
 		err = errAnswers
 	}
 	if err != nil {
-		n.batch.note(s, routine, false)
 		return ops.InspectAnswer{}, err
 	}
-	n.batch.note(s, routine, answers[0].Elapsed <= promptAnswer)
+	n.note(s, answers[0].Elapsed)
 	return answers[0], nil
 }
 
 var errAnswers = errors.New("the worker left out an answer")
 
-// note keeps whether a storage may be asked with others.
-func (t *batching) note(s storage, routine, prompt bool) {
-	switch {
-	case !prompt:
-		t.prompt.remove(s)
-	case routine:
-		t.prompt.add(s, struct{}{})
+// note keeps whether a storage that answered may be asked with others.
+func (n *Node) note(s storage, elapsed time.Duration) {
+	if elapsed <= promptAnswer {
+		n.answered.add(s, wasPrompt)
+	} else {
+		n.answered.remove(s)
 	}
 }
 
 // askInBatch asks with others; answered is false when the caller has to ask alone.
-func (n *Node) askInBatch(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (a ops.InspectAnswer, answered bool) {
-	t := &n.batch
-	if _, prompt := t.prompt.get(s); !routine || !prompt {
-		return a, false
-	}
-	all, at := t.join(s, q)
+func (n *Node) askInBatch(ctx context.Context, q ops.InspectQuery) (a ops.InspectAnswer, answered bool) {
+	all, at := n.batch.join(q)
 	if all == nil {
 		return a, false
 	}
@@ -102,21 +105,21 @@ func (n *Node) askInBatch(ctx context.Context, s storage, routine bool, q ops.In
 		// waits for it: a worker that has to be killed may take longer than the timeout.
 		go n.askAll(context.WithoutCancel(ctx), all)
 	}
+	wait, cancel := context.WithTimeout(ctx, batchGap+batchTimeLimit)
+	defer cancel()
 	select {
 	case <-all.done:
-	case <-ctx.Done():
+	case <-wait.Done():
 		return a, false
 	}
 	if all.answers == nil {
 		return a, false
 	}
-	a = all.answers[at]
-	t.note(s, routine, a.Elapsed <= promptAnswer)
-	return a, true
+	return all.answers[at], true
 }
 
 // join adds a query to those that wait. The first of them has to ask.
-func (t *batching) join(s storage, q ops.InspectQuery) (all *inspections, at int) {
+func (t *batching) join(q ops.InspectQuery) (all *inspections, at int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
@@ -130,42 +133,26 @@ func (t *batching) join(s storage, q ops.InspectQuery) (all *inspections, at int
 	if t.waiting == nil || len(t.waiting.queries) == batchMax {
 		t.waiting = &inspections{done: make(chan struct{})}
 	}
-	all, at = t.waiting, len(t.waiting.queries)
-	all.queries, all.of = append(all.queries, q), append(all.of, s)
-	return all, at
+	t.waiting.queries = append(t.waiting.queries, q)
+	return t.waiting, len(t.waiting.queries) - 1
 }
 
-// close keeps others from joining.
-func (t *batching) close(all *inspections) {
+// askAll asks when others had the time to join.
+func (n *Node) askAll(ctx context.Context, all *inspections) {
+	defer close(all.done)
+	time.Sleep(batchGap)
+	t := &n.batch
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.waiting == all {
 		t.waiting = nil
 	}
-}
-
-// askAll asks when others had the time to join, and releases the callers at its timeout at
-// the latest.
-func (n *Node) askAll(ctx context.Context, all *inspections) {
-	time.Sleep(batchGap)
-	t := &n.batch
-	t.close(all)
-	ctx, cancel := context.WithTimeout(ctx, n.batchTimeout())
+	t.mu.Unlock()
+	// For finding a worker and for its answers.
+	ctx, cancel := context.WithTimeout(ctx, min(batchTimeLimit, n.cfg.ProbeTimeout))
 	defer cancel()
-	giveUp := func() {
-		for _, s := range all.of {
-			t.prompt.remove(s) // until it has answered alone
-		}
-		close(all.done)
-	}
-	stop := context.AfterFunc(ctx, giveUp)
 	answers, err := worker.Call(ctx, n.cfg.Pool, ops.Inspect, all.queries)
-	switch inTime := stop(); {
-	case inTime && err == nil && len(answers) == len(all.queries):
+	if err == nil && len(answers) == len(all.queries) {
 		all.answers = answers
-		close(all.done)
-	case inTime:
-		giveUp()
 	}
 	if ended := ended(err); ended != nil {
 		t.mu.Lock()
@@ -173,6 +160,3 @@ func (n *Node) askAll(ctx context.Context, all *inspections) {
 		t.stuck = ended
 	}
 }
-
-// batchTimeout is the time for finding a worker and for its answers.
-func (n *Node) batchTimeout() time.Duration { return min(batchTimeLimit, n.cfg.ProbeTimeout) }

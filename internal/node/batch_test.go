@@ -39,15 +39,18 @@ func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []facts.Mou
 func allPrompt(t *testing.T, n *Node, mounts []facts.Mount) {
 	t.Helper()
 	eventually(t, "all answer promptly", func() bool {
-		prompt := 0
+		all := true
 		for _, m := range mounts {
 			done(t, routine(n, m).err)
-			if _, is := n.batch.prompt.get(storageOf(m)); is {
-				prompt++
-			}
+			all = all && isPrompt(n, storageOf(m))
 		}
-		return prompt == len(mounts)
+		return all
 	})
+}
+
+func isPrompt(n *Node, s storage) bool {
+	last, _ := n.answered.get(s)
+	return last == wasPrompt
 }
 
 type inspected struct {
@@ -98,19 +101,19 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 		end := hang(t, path)
 		defer func() { end(); done(t, os.Remove(path)) }()
 		hung := topAt(t, n, path)
-		n.batch.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
+		n.answered.add(storageOf(hung), wasPrompt) // as if it had answered before
 		found := sideBySide(n, append(mounts, hung))
-		prompt := true
+		soon := true
 		for _, f := range found[:len(mounts)] {
 			if f.err != nil || f.in.Answer.TimedOut {
 				t.Errorf("beside it, after %s: %+v, %v", f.took, f.in.Answer, f.err)
 			}
-			prompt = prompt && f.took < n.cfg.ProbeTimeout/2
+			soon = soon && f.took < n.cfg.ProbeTimeout/2
 		}
 		if h := found[len(mounts)]; h.err != nil || !h.in.Answer.TimedOut {
 			t.Errorf("it: %+v, %v", h.in.Answer, h.err)
 		}
-		return prompt
+		return soon
 	})
 }
 
@@ -121,21 +124,18 @@ func TestOneOfSeveralIsLate(t *testing.T) {
 	fuseVolume(t, path, func() bool { time.Sleep(100 * time.Millisecond); return true })
 	late := storageOf(topAt(t, n, path))
 	eventually(t, "only the late one is no longer prompt", func() bool {
-		n.batch.prompt.add(late, struct{}{}) // as if it had been before
+		n.answered.add(late, wasPrompt) // as if it had been before
 		for _, m := range mounts {
-			if _, prompt := n.batch.prompt.get(storageOf(m)); !prompt {
+			if !isPrompt(n, storageOf(m)) {
 				routine(n, m) // on a busy machine it may have been late itself
 				return false
 			}
 		}
 		sideBySide(n, append(mounts, topAt(t, n, path)))
-		if _, prompt := n.batch.prompt.get(late); prompt {
+		if isPrompt(n, late) {
 			t.Fatal("it counts as prompt")
 		}
-		return !slices.ContainsFunc(mounts, func(m facts.Mount) bool {
-			_, prompt := n.batch.prompt.get(storageOf(m))
-			return !prompt
-		})
+		return !slices.ContainsFunc(mounts, func(m facts.Mount) bool { return !isPrompt(n, storageOf(m)) })
 	})
 }
 
@@ -146,7 +146,7 @@ func TestOneOfSeveralHangs(t *testing.T) {
 	root := n.kubelet.Root
 	hang(t, root+"/hung")
 	hung := topAt(t, n, root+"/hung")
-	n.batch.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
+	n.answered.add(storageOf(hung), wasPrompt) // as if it had answered before
 	for round := range 2 {
 		found := sideBySide(n, append(mounts, hung))
 		for _, f := range found[:len(mounts)] {
@@ -157,11 +157,11 @@ func TestOneOfSeveralHangs(t *testing.T) {
 		if h := found[len(mounts)]; h.err != nil || !h.in.Answer.TimedOut || !h.in.Answer.Stuck {
 			t.Errorf("it: %+v, %v", h.in.Answer, h.err)
 		}
-		if _, prompt := n.batch.prompt.get(storageOf(hung)); prompt && round == 0 {
+		if round == 0 && isPrompt(n, storageOf(hung)) {
 			t.Error("it counts as prompt")
 		}
 		// On a busy machine one that was killed may take longer to end than it has.
 		eventually(t, "at most two workers wait", func() bool { return n.cfg.Pool.Stats().Abandoned <= 2 })
-		n.batch.prompt.add(storageOf(hung), struct{}{}) // it answers whoever asks it alone
+		n.answered.add(storageOf(hung), wasPrompt) // it answers whoever asks it alone
 	}
 }

@@ -149,7 +149,7 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 // longestProbe is how long a call may take that answers: for two probes and for their
 // workers, each after it was asked together with others.
 func (n *Node) longestProbe() time.Duration {
-	return 4*n.cfg.ProbeTimeout + 2*(batchGap+n.batchTimeout())
+	return 4*n.cfg.ProbeTimeout + 2*(batchGap+batchTimeLimit)
 }
 
 // withoutAnswer completes the inspection of a superblock that does not answer. The

@@ -41,9 +41,10 @@ type Node struct {
 	bootID  string
 	probes  *probes
 	batch   batching
-	// hungServers are the NFS servers that did not answer the last call.
-	hungServers cache[storage, struct{}]
-	files       volDataFiles
+	// answered is how a storage answered the last time: with NFS servers, of which only those are in
+	// it that did not.
+	answered cache[storage, manner]
+	files    volDataFiles
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
 	// devices are those that stay as they are for as long as the disk is the same: its
@@ -81,9 +82,8 @@ func New(cfg Config) (*Node, error) {
 		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:      movedRoots(cfg.Namespace.RealRoots()),
 		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
-		probes:     newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
+		probes:     newProbes(), answered: newCache[storage, manner](), files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
 		devices: newCache[facts.Dev, facts.BlockDevice](), peersOf: map[uint64]int{},
-		hungServers: newCache[storage, struct{}](),
 	}, nil
 }
 

@@ -24,13 +24,10 @@ type probes struct {
 	calls map[storage]*storageCall
 	// slow counts answers in a row that came late.
 	slow cache[storage, lateness]
-	// silent are the storages that gave no answer when a worker was last asked about them
-	// alone.
-	silent cache[storage, struct{}]
 }
 
 func newProbes() *probes {
-	return &probes{calls: map[storage]*storageCall{}, slow: newCache[storage, lateness](), silent: newCache[storage, struct{}]()}
+	return &probes{calls: map[storage]*storageCall{}, slow: newCache[storage, lateness]()}
 }
 
 // storageCall is one call of a worker for a storage.

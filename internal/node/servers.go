@@ -28,7 +28,7 @@ func (n *Node) atServer(ctx context.Context, m facts.Mount, ask func() error) (e
 	if !is {
 		return ask()
 	}
-	if _, hung := n.hungServers.get(server); hung || n.probes.outstanding(server) != nil {
+	if last, _ := n.answered.get(server); last == wasSilent || n.probes.outstanding(server) != nil {
 		wait, cancel := context.WithTimeout(ctx, n.longestProbe())
 		defer cancel()
 		err = n.probes.serialize(wait, server, ask)
@@ -41,9 +41,9 @@ func (n *Node) atServer(ctx context.Context, m facts.Mount, ask func() error) (e
 	}
 	switch {
 	case err == nil:
-		n.hungServers.remove(server)
+		n.answered.remove(server)
 	case timedOut(ctx, err):
-		n.hungServers.add(server, struct{}{})
+		n.answered.add(server, wasSilent)
 	}
 	return err
 }

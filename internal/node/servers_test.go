@@ -33,7 +33,7 @@ func TestServerOf(t *testing.T) {
 // While a server does not answer one worker at a time asks it; once it answers, all may.
 func TestOneAtAServerThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), hungServers: newCache[storage, struct{}]()}
+		n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), answered: newCache[storage, manner]()}
 		var mu sync.Mutex
 		active, most := 0, 0
 		ask := func(err error) func() error {
@@ -87,7 +87,7 @@ func TestOneAtAServerThatDoesNotAnswer(t *testing.T) {
 
 // A worker that cannot be ended keeps others from its server, not from another one.
 func TestStuckAtAServer(t *testing.T) {
-	n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), hungServers: newCache[storage, struct{}]()}
+	n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), answered: newCache[storage, manner]()}
 	ended := make(stuckWorker)
 	stuck := errors.Join(ended, worker.ErrStuck)
 	if err := n.atServer(context.Background(), onServer("srv:/a"), func() error { return stuckError{stuck, ended} }); !errors.Is(err, worker.ErrStuck) {
