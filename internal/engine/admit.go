@@ -128,7 +128,7 @@ func (e *Engine) identified(c healer.Case, dev facts.Dev) healer.Case {
 	}
 	device := *sb.Device
 	id := e.cfg.Node.Identity(device.Dev)
-	id.Size, id.FilesystemUUID = device.Identity.Size, device.Identity.FilesystemUUID // sysfs does not have these
+	id.FilesystemUUID = device.Identity.FilesystemUUID // sysfs does not have it
 	device.Identity = id
 	sb.Device = &device
 	c.Superblocks = maps.Clone(c.Superblocks)

@@ -30,9 +30,8 @@ type Node interface {
 	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
 	// LookUp asks a FUSE daemon for a name that cannot exist.
 	LookUp(ctx context.Context, m facts.Mount) (facts.Lookup, error)
-	// BlockDevice takes what a probe saw of the open device, if it was open.
-	BlockDevice(dev facts.Dev, opened facts.OpenedDevice) facts.BlockDevice
-	// Identity reads the identity of a device anew, which BlockDevice may have from memory.
+	// BlockDevice reads what sysfs has of a device, Identity only who it is.
+	BlockDevice(dev facts.Dev) facts.BlockDevice
 	Identity(dev facts.Dev) facts.Identity
 	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	wanted.Finder

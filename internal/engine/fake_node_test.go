@@ -199,12 +199,12 @@ func (w *fakeNode) Identity(dev facts.Dev) facts.Identity {
 	if id, differs := w.anew[dev]; differs {
 		return id
 	}
-	return w.BlockDevice(dev, facts.OpenedDevice{}).Identity
+	return w.BlockDevice(dev).Identity
 }
 func (w *fakeNode) FilesystemErrors(string, string) *facts.FilesystemErrors { return w.errors }
 func (w *fakeNode) BootTime() time.Time                                     { return time.Unix(1e9, 0) }
 
-func (w *fakeNode) BlockDevice(dev facts.Dev, _ facts.OpenedDevice) facts.BlockDevice {
+func (w *fakeNode) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	if d, known := w.devices[dev]; known {
 		return d
 	}

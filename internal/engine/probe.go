@@ -177,7 +177,7 @@ func (o *observation) superblock(m facts.Mount, s node.Inspection) healer.Superb
 	}
 	switch {
 	case !dev.Zero():
-		d := o.node.BlockDevice(dev, s.Device)
+		d := o.node.BlockDevice(dev)
 		d.Identity.FilesystemUUID = s.UUID
 		sb.Device = &d
 		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)

@@ -118,7 +118,7 @@ func (n *Node) devicesBeneath(dev facts.Dev) (all []facts.Dev) {
 			}
 		}
 	}
-	if dir, err := follow(n.cfg.Sysfs.link(dev)); err == nil {
+	if dir, err := follow(n.link(dev)); err == nil {
 		add(dir)
 	}
 	return all

@@ -47,7 +47,7 @@ func TestDeviceEvents(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	e, err := (&Node{cfg: Config{Sysfs: sysfs}}).SuperblockEvents(ctx)
+	e, err := (&Node{Sysfs: sysfs}).SuperblockEvents(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

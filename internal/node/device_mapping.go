@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -53,7 +54,8 @@ func mappingOf(dir string, deeper int) (facts.Mapping, []devicePath) {
 			}
 			paths = append(paths, its...)
 		default:
-			paths = append(paths, pathsOf(deviceAt(lower).disk)...)
+			disk, _ := diskOf(lower)
+			paths = append(paths, pathsOf(disk)...)
 		}
 	}
 	switch {
@@ -76,3 +78,55 @@ func isMultipath(uuid string) bool { return strings.HasPrefix(uuid, "mpath-") }
 // LVM, multipathd and kpartx write them. Others may be made of the targets "zero" and
 // "error" only.
 var madeOf = regexp.MustCompile(`^(CRYPT-|LVM-|mpath-|part[0-9]+-)`)
+
+// devicePath is one way to a storage: a SCSI disk, or an NVMe disk of one controller.
+type devicePath struct {
+	name string
+	// state is the kernel's word, or "gone".
+	state string
+	// failed is true when the kernel refuses what is sent down this path.
+	failed bool
+}
+
+// pathsOf returns the path that a whole disk is; nil for other disks, and where the
+// kernel shows no state.
+//
+// It goes by the disk's name, which its driver chose: the attribute "state" of another
+// driver may ask its device. These show a variable and take no lock. A disk of native
+// NVMe multipath has none: its device is a subsystem.
+func pathsOf(disk string) []devicePath {
+	name := nameOf(disk)
+	if !strings.HasPrefix(name, "sd") && !strings.HasPrefix(name, "nvme") {
+		return nil
+	}
+	state := text(filepath.Join(disk, "device/state"))
+	if state == "" {
+		return nil
+	}
+	return []devicePath{{name: name, state: state, failed: slices.Contains(refusing, state)}}
+}
+
+// refusing are the states in which a request fails at once: of SCSI as in
+// scsi_device_state_check (drivers/scsi/scsi_lib.c), of NVMe as in
+// nvme_fail_nonready_command (drivers/nvme/host). In others that carry no I/O, as
+// "blocked" or "connecting", the kernel holds a request, and the path may come back.
+var refusing = []string{"offline", "transport-offline", "cancel", "deleted", "dead", "deleting", "deleting (no IO)"}
+
+// deadPaths returns the paths with their states if all have failed, otherwise nil.
+func deadPaths(paths []devicePath) (dead []string) {
+	for _, p := range paths {
+		if !p.failed {
+			return nil
+		}
+		dead = append(dead, p.name+" "+p.state)
+	}
+	return dead
+}
+
+// backingFileGone reports whether the name of the file behind a loop device, given by its
+// directory, was removed or replaced. (A file whose own name ends in " (deleted)" looks
+// the same.) The path comes from the kernel's name cache, also when the filesystem that
+// it lies on hangs (loop_attr_* in drivers/block/loop.c: a spinlock at most).
+func backingFileGone(disk string) bool {
+	return strings.HasPrefix(filepath.Base(disk), "loop") && strings.HasSuffix(text(disk+"/loop/backing_file"), " (deleted)")
+}

@@ -23,7 +23,7 @@ func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
 		q.Superblock = m.Dev
 	}
 	if m.Dev.Major != 0 { // anonymous numbers have major 0; btrfs tells by its source
-		if name := n.cfg.Sysfs.Name(m.Dev); name != "" {
+		if name := n.name(m.Dev); name != "" {
 			q.Device, q.Number = "/dev/"+name, m.Dev
 		}
 	}

@@ -36,6 +36,7 @@ type Config struct {
 type Node struct {
 	// Namespace is the host's mount namespace.
 	*Namespace
+	Sysfs
 	cfg     Config
 	kubelet layout.Kubelet
 	bootID  string
@@ -47,9 +48,6 @@ type Node struct {
 	files    volDataFiles
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
-	// devices are those that stay as they are for as long as the disk is the same: its
-	// sequence number tells.
-	devices cache[facts.Dev, facts.BlockDevice]
 	// walks are those over all processes, by kind; walkShares limit the milliseconds that each
 	// kind takes. Only a daemonWalk uses knownDaemons. peersOf counts the calls that wait for the
 	// peers of a FUSE connection's daemons, which a daemonWalk tells of no other one.
@@ -79,11 +77,11 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	return &Node{
-		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
+		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:      movedRoots(cfg.Namespace.RealRoots()),
 		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
 		probes:     newProbes(), answered: newCache[storage, manner](), files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
-		devices: newCache[facts.Dev, facts.BlockDevice](), peersOf: map[uint64]int{},
+		peersOf: map[uint64]int{},
 	}, nil
 }
 

@@ -313,8 +313,7 @@ func (e *SuperblockEvents) add(s source) {
 
 // counterOf is the file with the errors that the ext4 on a device counted.
 func (e *SuperblockEvents) counterOf(dev facts.Dev) string {
-	sysfs := e.node.cfg.Sysfs
-	return sysfs.ext4(sysfs.Name(dev)) + "/errors_count"
+	return e.node.ext4(e.node.name(dev)) + "/errors_count"
 }
 
 // watch puts a descriptor into epoll.

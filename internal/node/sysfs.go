@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,21 +22,57 @@ type Sysfs string
 // sectorSize is the unit of a device's size in sysfs, whatever its block size.
 const sectorSize = 512
 
-// DeviceIdentity reads a device's identity without its size. It is valid as long as
-// the device number and DiskSeq do not change, unless DiskSeq is 0. One exception: a
-// SCSI target that moves a LUN to another volume changes the WWID of the same disk
-// when it is scanned anew. A caller that is about to act reads it again.
-func (s Sysfs) DeviceIdentity(dev facts.Dev) facts.Identity {
-	where, err := s.find(dev)
-	if err != nil {
-		return facts.Identity{}
+// BlockDevice reads what sysfs has of a block device. Its identity is valid as long as the device
+// number and DiskSeq do not change, unless DiskSeq is 0. One exception: a SCSI target that moves a LUN
+// to another volume changes the WWID of the same disk when it is scanned anew. A caller that is about
+// to act reads it again.
+func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
+	sectors := ""
+	dir, err := follow(s.link(dev))
+	if err == nil {
+		sectors, err = readFile(dir + "/size")
 	}
-	return where.identity()
+	if err != nil {
+		// Only ENOENT and ENODEV prove that it is missing.
+		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
+		return facts.BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}
+	}
+	disk, partition := diskOf(dir)
+	d := facts.BlockDevice{
+		Dev:             dev,
+		Name:            nameOf(dir),
+		ReadOnly:        text(dir+"/ro") == "1",
+		BackingFileGone: backingFileGone(disk),
+	}
+	// The kernel keeps these since it found the device. A virtio disk's "serial"
+	// is left out: reading it asks the device, which may hang.
+	d.Identity = facts.Identity{
+		Partition: partition,
+		WWID:      strings.TrimSpace(text(disk + "/wwid")),
+		Serial:    strings.TrimSpace(text(disk + "/device/serial")),
+	}
+	if d.Identity.WWID == "" {
+		d.Identity.WWID = strings.TrimSpace(text(disk + "/device/wwid"))
+	}
+	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
+		d.Identity.Size = n * sectorSize
+	}
+	d.DiskSeq, _ = strconv.ParseUint(text(disk+"/diskseq"), 10, 64)
+	if isMapping(dir) {
+		m, paths := mappingOf(dir, maxStacked)
+		d.Identity.DMUUID, d.Mapping, d.DeadPaths = m.UUID, &m, deadPaths(paths)
+	} else {
+		d.DeadPaths = deadPaths(pathsOf(disk))
+	}
+	return d
 }
 
-// Name returns the kernel's name of a device below /dev; empty when sysfs does not
+// Identity reads a device's identity.
+func (s Sysfs) Identity(dev facts.Dev) facts.Identity { return s.BlockDevice(dev).Identity }
+
+// name returns the kernel's name of a device below /dev; empty when sysfs does not
 // have it.
-func (s Sysfs) Name(dev facts.Dev) string {
+func (s Sysfs) name(dev facts.Dev) string {
 	dir, err := follow(s.link(dev))
 	if err != nil {
 		return ""
@@ -45,78 +82,55 @@ func (s Sysfs) Name(dev facts.Dev) string {
 
 func (s Sysfs) link(dev facts.Dev) string { return string(s) + "/dev/block/" + dev.String() }
 
-// deviceDir is where sysfs keeps a block device.
-type deviceDir struct {
-	self string
-	// disk is the directory of the whole disk: self, but for a partition.
-	disk      string
-	partition string
-}
-
-func (s Sysfs) find(dev facts.Dev) (deviceDir, error) {
-	self, err := follow(s.link(dev))
-	if err != nil {
-		return deviceDir{}, err
-	}
-	return deviceAt(self), nil
-}
-
-// deviceAt finds the disk of a partition.
-func deviceAt(dir string) deviceDir {
-	d := deviceDir{self: dir, disk: dir, partition: text(dir + "/partition")}
-	if d.partition != "" {
-		d.disk = filepath.Dir(dir)
-	}
-	return d
-}
-
-// BlockDevice reads what sysfs has of a block device.
-func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
-	sectors := ""
-	where, err := s.find(dev)
-	if err == nil {
-		sectors, err = readFile(where.self + "/size")
-	}
-	if err != nil {
-		// Only ENOENT and ENODEV prove that it is missing.
-		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
-		return facts.BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}
-	}
-	d := facts.BlockDevice{
-		Dev:             dev,
-		Name:            nameOf(where.self),
-		ReadOnly:        text(where.self+"/ro") == "1",
-		BackingFileGone: backingFileGone(where.disk),
-		Identity:        where.identity(),
-	}
-	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
-		d.Identity.Size = n * sectorSize
-	}
-	d.DiskSeq, _ = strconv.ParseUint(text(where.disk+"/diskseq"), 10, 64)
-	if isMapping(where.self) {
-		m, paths := mappingOf(where.self, maxStacked)
-		d.Mapping, d.DeadPaths = &m, deadPaths(paths)
-	} else {
-		d.DeadPaths = deadPaths(pathsOf(where.disk))
-	}
-	return d
-}
-
-func (d deviceDir) identity() facts.Identity {
-	id := facts.Identity{Partition: d.partition}
-	if isMapping(d.self) {
-		id.DMUUID = text(d.self + "/dm/uuid")
-	}
-	// The kernel keeps these since it found the device. A virtio disk's "serial"
-	// is left out: reading it asks the device, which may hang.
-	id.WWID = strings.TrimSpace(text(d.disk + "/wwid"))
-	if id.WWID == "" {
-		id.WWID = strings.TrimSpace(text(d.disk + "/device/wwid"))
-	}
-	id.Serial = strings.TrimSpace(text(d.disk + "/device/serial"))
-	return id
-}
-
 // nameOf returns the kernel's name of the device with that directory, as below /dev:
 // sysfs has "cciss!c0d0".
 func nameOf(dir string) string { return strings.ReplaceAll(filepath.Base(dir), "!", "/") }
+
+// diskOf returns the directory of the whole disk, which is another one for a partition, and the number of
+// the partition.
+func diskOf(dir string) (disk, partition string) {
+	if partition = text(dir + "/partition"); partition != "" {
+		return filepath.Dir(dir), partition
+	}
+	return dir, ""
+}
+
+// FilesystemErrors reads what a filesystem on the device with the kernel's name for it
+// has counted; nil where it counts nothing. One file is read when there are no errors.
+//
+// The attributes show the superblock in memory and take no lock
+// (fs/ext4/sysfs.c). The error reaches them through a work item that starts a
+// transaction: a moment later, and perhaps not while the device hangs.
+func (s Sysfs) FilesystemErrors(fsType, name string) *facts.FilesystemErrors {
+	// One driver serves all three (CONFIG_EXT4_USE_FOR_EXT2).
+	if name == "" || !facts.IsType(fsType, facts.Ext) {
+		return nil
+	}
+	dir := s.ext4(name)
+	count, err := strconv.ParseUint(text(dir+"/errors_count"), 10, 64)
+	if err != nil {
+		return nil
+	}
+	if count == 0 {
+		return &facts.FilesystemErrors{}
+	}
+	return &facts.FilesystemErrors{
+		Count:        count,
+		LastTime:     seconds(dir + "/last_error_time"),
+		LastFunction: text(dir + "/last_error_func"),
+	}
+}
+
+// ext4 returns the directory of the ext4 on the device with the kernel's name for it.
+func (s Sysfs) ext4(name string) string {
+	return string(s) + "/fs/ext4/" + strings.ReplaceAll(name, "/", "!")
+}
+
+// seconds reads a time that counts from the epoch; zero when there is none.
+func seconds(name string) time.Time {
+	n, err := strconv.ParseInt(text(name), 10, 64)
+	if err != nil || n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(n, 0)
+}

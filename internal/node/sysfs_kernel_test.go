@@ -189,11 +189,11 @@ func TestExt4Errors(t *testing.T) {
 	node, _ := loop(t, 64)
 	command(t, "mkfs.ext4", "-q", node)
 	name := filepath.Base(node)
-	if e := sysfs.Ext4Errors(name); e != nil {
+	if e := sysfs.FilesystemErrors("ext4", name); e != nil {
 		t.Errorf("not mounted: %+v", e)
 	}
 	end := mounted(t, node)
-	if e := sysfs.Ext4Errors(name); e == nil || *e != (facts.FilesystemErrors{}) {
+	if e := sysfs.FilesystemErrors("ext4", name); e == nil || *e != (facts.FilesystemErrors{}) {
 		t.Errorf("healthy: %+v", e)
 	}
 	cause := func() {
@@ -202,13 +202,13 @@ func TestExt4Errors(t *testing.T) {
 		}
 	}
 	counted := func(n uint64) {
-		eventually(t, "the error is counted", func() bool { return sysfs.Ext4Errors(name).Count == n })
+		eventually(t, "the error is counted", func() bool { return sysfs.FilesystemErrors("ext4", name).Count == n })
 	}
 	// The kernel reads a clock that runs up to one tick behind.
 	before := time.Now().Add(-time.Second).Truncate(time.Second)
 	cause()
 	counted(1)
-	first := *sysfs.Ext4Errors(name)
+	first := *sysfs.FilesystemErrors("ext4", name)
 	want := facts.FilesystemErrors{
 		Count: 1, LastTime: first.LastTime, LastFunction: "trigger_test_error",
 	}
@@ -217,13 +217,13 @@ func TestExt4Errors(t *testing.T) {
 	}
 	cause()
 	counted(2)
-	if e := sysfs.Ext4Errors(name); e.LastTime.Before(first.LastTime) {
+	if e := sysfs.FilesystemErrors("ext4", name); e.LastTime.Before(first.LastTime) {
 		t.Errorf("got %+v after %+v", e, first)
 	}
 	end()
-	eventually(t, "the filesystem is gone", func() bool { return sysfs.Ext4Errors(name) == nil })
+	eventually(t, "the filesystem is gone", func() bool { return sysfs.FilesystemErrors("ext4", name) == nil })
 	mounted(t, node)
-	if e := sysfs.Ext4Errors(name); e == nil || e.Count != 2 {
+	if e := sysfs.FilesystemErrors("ext4", name); e == nil || e.Count != 2 {
 		t.Errorf("mounted again: %+v", e)
 	}
 }
@@ -232,18 +232,10 @@ func BenchmarkDevice(b *testing.B) {
 	sysfs := realKernel(b)
 	node, _ := loop(b, 64)
 	dev := devOf(b, node)
-	b.Run("identity", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			sysfs.DeviceIdentity(dev)
-		}
-	})
-	b.Run("both", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			sysfs.BlockDevice(dev)
-		}
-	})
+	b.ReportAllocs()
+	for b.Loop() {
+		sysfs.BlockDevice(dev)
+	}
 }
 
 func BenchmarkExt4Errors(b *testing.B) {
@@ -254,6 +246,6 @@ func BenchmarkExt4Errors(b *testing.B) {
 	name := filepath.Base(node)
 	b.ReportAllocs()
 	for b.Loop() {
-		sysfs.Ext4Errors(name)
+		sysfs.FilesystemErrors("ext4", name)
 	}
 }

@@ -206,23 +206,6 @@ func TestDeadPaths(t *testing.T) {
 	}
 }
 
-// The identity alone is that of the whole, but for the size.
-func TestDeviceIdentity(t *testing.T) {
-	sysfs, dev := recorded(t, "nvme", nil), facts.Dev{Major: 259, Minor: 1}
-	whole, id := sysfs.BlockDevice(dev).Identity, sysfs.DeviceIdentity(dev)
-	if whole.Size != 1<<20 || id.Size != 0 || id.Serial == "" {
-		t.Errorf("whole %+v, identity %+v", whole, id)
-	}
-	if whole.Size = 0; whole != id {
-		t.Errorf("got %+v, want %+v", id, whole)
-	}
-	for _, unknown := range []facts.Dev{{}, {Major: 259, Minor: 9}} {
-		if id := sysfs.DeviceIdentity(unknown); id != (facts.Identity{}) {
-			t.Errorf("%s: %+v", unknown, id)
-		}
-	}
-}
-
 // ext4 and sysfs write the slash in a device's name as an exclamation mark.
 func TestExt4ErrorsByName(t *testing.T) {
 	sysfs := Sysfs(tree(t, map[string]string{
@@ -243,7 +226,7 @@ func TestExt4ErrorsByName(t *testing.T) {
 		"sdb":          nil,
 		"":             nil,
 	} {
-		if got := sysfs.Ext4Errors(name); !reflect.DeepEqual(got, want) {
+		if got := sysfs.FilesystemErrors("ext4", name); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, want %+v", name, got, want)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -98,6 +100,68 @@ func TestNoSysfsProvesNothing(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), "/nonexistent", tree(t, map[string]string{"dev/block": "a file"})} {
 		if d := Sysfs(dir).BlockDevice(facts.Dev{Major: 8, Minor: 16}); d.Missing || d.Name != "" {
 			t.Errorf("%s: %+v", dir, d)
+		}
+	}
+}
+
+// What a device is and does is read anew each time.
+func TestDeviceThatChanges(t *testing.T) {
+	sysfs := Sysfs(tree(t, recordedSysfs))
+	loop, nvme := facts.Dev{Major: 7, Minor: 3}, facts.Dev{Major: 259, Minor: 0}
+	write := func(file, text string) {
+		t.Helper()
+		done(t, os.WriteFile(filepath.Join(string(sysfs), file), []byte(text+"\n"), 0o600))
+	}
+	for text, want := range map[string]bool{"/img": false, "/img (deleted)": true, "/other": false} {
+		write("devices/virtual/block/loop3/loop/backing_file", text)
+		if got := sysfs.BlockDevice(loop); got.BackingFileGone != want {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+	write("devices/pci0/nvme/nvme0/nvme0n1/wwid", "another")
+	if got := sysfs.BlockDevice(nvme); got.Identity.WWID != "another" || got.Identity != sysfs.Identity(nvme) {
+		t.Errorf("another disk: %+v, %+v", got, sysfs.Identity(nvme))
+	}
+	done(t, os.Remove(filepath.Join(string(sysfs), "dev/block", nvme.String())))
+	if got := sysfs.BlockDevice(nvme); !got.Missing || got.Known() || sysfs.Identity(nvme) != (facts.Identity{}) {
+		t.Errorf("gone: %+v, %+v", got, sysfs.Identity(nvme))
+	}
+}
+
+// A process that may open no more files learns nothing of a device, and believes
+// nothing of it.
+func TestDeviceWithoutADescriptorLeft(t *testing.T) {
+	sysfs, dev := Sysfs(tree(t, recordedSysfs)), facts.Dev{Major: 259, Minor: 0}
+	var before unix.Rlimit
+	done(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	done(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
+	blind := sysfs.BlockDevice(dev)
+	done(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	if blind.Known() || blind.Missing || blind.Identity != (facts.Identity{}) {
+		t.Errorf("%+v", blind)
+	}
+	if got := sysfs.BlockDevice(dev); !got.Known() || got.Identity.WWID == "" {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+func TestErrorsCountedBy(t *testing.T) {
+	sysfs := Sysfs(tree(t, map[string]string{"fs/ext4/sdb/errors_count": "3\n"}))
+	for _, tc := range []struct {
+		fsType, device string
+		want           uint64
+		none           bool
+	}{
+		{fsType: "ext4", device: "sdb", want: 3},
+		{fsType: "ext3", device: "sdb", want: 3}, // of ext4's driver, too
+		{fsType: "ext2", device: "sdb", want: 3},
+		{fsType: "xfs", device: "sdb", none: true},
+		{fsType: "ext4", device: "sdc", none: true},
+		{fsType: "ext4", none: true},
+	} {
+		e := sysfs.FilesystemErrors(tc.fsType, tc.device)
+		if (e == nil) != tc.none || e != nil && e.Count != tc.want {
+			t.Errorf("%+v: %+v", tc, e)
 		}
 	}
 }
