@@ -23,25 +23,21 @@ type Containers struct {
 	Unverified []facts.Unverified
 }
 
-// InContainers looks for mounts in the mount namespaces of the pods' running containers, with nil for
-// pods in all namespaces but the host's. It walks no path and asks no filesystem. A mount at one of
-// kubelet's own paths is left out: it is a copy of the host's mount, as in a CSI driver's container.
-func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (Containers, error) {
-	return n.mountsAmong(ctx, func() (ops.ProcessesAnswer, error) { return n.processes(ctx, containerWalk) }, pods, q)
-}
-
 // maxWalks is how often processes are walked anew because one ended before the mounts of its namespace
 // were read: its container may still run, as runc's first process ends while the container starts.
 const maxWalks = 3
 
-func (n *Node) mountsAmong(ctx context.Context, walk func() (ops.ProcessesAnswer, error), pods []string, q facts.Filter) (found Containers, err error) {
+// InContainers looks for mounts in the mount namespaces of the pods' running containers, with nil for
+// pods in all namespaces but the host's. It walks no path and asks no filesystem. A mount at one of
+// kubelet's own paths is left out: it is a copy of the host's mount, as in a CSI driver's container.
+func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (found Containers, err error) {
 	for range maxWalks {
-		a, err := walk()
+		walk, err := n.processes(ctx, containerWalk)
 		if err != nil {
 			return found, err
 		}
 		found = Containers{}
-		ended, err := n.addMounts(ctx, found.inspectable(a, pods), q, &found)
+		ended, err := n.addMounts(ctx, found.inspectable(walk, pods), q, &found)
 		if err != nil || !ended {
 			return found, err
 		}
@@ -72,24 +68,6 @@ func (f *Containers) inspectable(walk ops.ProcessesAnswer, pods []string) (of []
 		}
 	}
 	return of
-}
-
-// Running returns the running containers of pods, but for those that only keep a pod's namespaces. If
-// not all processes could be read, a container without a name is among them.
-func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Container, err error) {
-	walk, err := n.processes(ctx, containerWalk)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range walk.Containers {
-		if slices.Contains(pods, c.PodUID) && !c.Pause {
-			found = append(found, c)
-		}
-	}
-	if walk.Cut {
-		found = append(found, facts.Container{})
-	}
-	return found, nil
 }
 
 // addMounts adds the mounts of containers that are wanted. ended is true if the process of one has ended.
@@ -149,4 +127,22 @@ func (n *Node) mountsOf(ctx context.Context, of []facts.Container, q facts.Filte
 		err = errAnswers
 	}
 	return found, err
+}
+
+// Running returns the running containers of pods, but for those that only keep a pod's namespaces. If
+// not all processes could be read, a container without a name is among them.
+func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Container, err error) {
+	walk, err := n.processes(ctx, containerWalk)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range walk.Containers {
+		if slices.Contains(pods, c.PodUID) && !c.Pause {
+			found = append(found, c)
+		}
+	}
+	if walk.Cut {
+		found = append(found, facts.Container{})
+	}
+	return found, nil
 }

@@ -226,13 +226,14 @@ func TestProcessEndsBeforeItsMountsAreRead(t *testing.T) {
 		"they keep ending": {found: ended, walks: maxWalks, unverified: []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
 		walks := 0
-		found, err := n.mountsAmong(t.Context(), func() (a ops.ProcessesAnswer, err error) {
+		n.walk = func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
 			a.Containers = []facts.Container{ended}
 			if walks++; walks > 1 {
 				a.Containers[0] = tc.found
 			}
 			return a, nil
-		}, nil, wanted)
+		}
+		found, err := n.InContainers(t.Context(), nil, wanted)
 		if err != nil || walks != tc.walks || len(found.Mounts) != tc.mounts || !slices.Equal(found.Unverified, tc.unverified) {
 			t.Errorf("%s, after %d walks: %+v, %v", name, walks, found, err)
 		}

@@ -20,14 +20,13 @@ func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	n, _ := newNode(t)
 	made := 0
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	next := func() <-chan singleflight.Result {
-		return n.nextWalk(t.Context(), containerWalk, func(context.Context, storage) (ops.ProcessesAnswer, error) {
-			begun <- struct{}{}
-			<-goOn
-			made++
-			return ops.ProcessesAnswer{Unread: made}, nil
-		})
+	n.walk = func(context.Context, storage) (ops.ProcessesAnswer, error) {
+		begun <- struct{}{}
+		<-goOn
+		made++
+		return ops.ProcessesAnswer{Unread: made}, nil
 	}
+	next := func() <-chan singleflight.Result { return n.nextWalk(t.Context(), containerWalk) }
 	first := next()
 	<-begun
 	meanwhile := []<-chan singleflight.Result{next(), next(), next()}
@@ -44,16 +43,21 @@ func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	}
 }
 
+// walked is a walk that finds this.
+func walked(a ops.ProcessesAnswer) func(context.Context, storage) (ops.ProcessesAnswer, error) {
+	return func(context.Context, storage) (ops.ProcessesAnswer, error) { return a, nil }
+}
+
 func TestInContainers(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	in := func(pod, id string) facts.Workload { return facts.Workload{PodUID: pod, ContainerID: id} }
-	walk := ops.ProcessesAnswer{Cut: true, Containers: []facts.Container{
+	n.walk = walked(ops.ProcessesAnswer{Cut: true, Containers: []facts.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
 		{Workload: in("other", "b"), Foreign: true},
 		{Workload: in("", ""), Foreign: true},
-	}}
+	}})
 	for name, tc := range map[string]struct {
 		pods []string
 		want []facts.Unverified
@@ -77,7 +81,7 @@ func TestInContainers(t *testing.T) {
 		"of no pods":   {pods: []string{}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 		"of some pods": {pods: []string{"third"}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
-		found, err := n.mountsAmong(t.Context(), func() (ops.ProcessesAnswer, error) { return walk, nil }, tc.pods, ofVolume)
+		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)
 		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
@@ -96,7 +100,7 @@ func TestWalkOfACallerWhoLeft(t *testing.T) {
 		if _, err := n.InContainers(gone, nil, ofVolume); !errors.Is(err, context.Canceled) {
 			t.Errorf("who left got %v", err)
 		}
-		stays = n.nextWalk(ctx, containerWalk, n.walk)
+		stays = n.nextWalk(ctx, containerWalk)
 		return nil
 	}))
 	if walk := <-stays; walk.Err != nil || !walk.Shared {
@@ -183,7 +187,7 @@ func TestWalksHaveAShare(t *testing.T) {
 	n, _ := newNode(t)
 	share := n.walkShares[containerWalk]
 	share.SetLimit(100 * walkShare) // or the second one waits for long
-	walk := func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
+	n.walk = func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
 		if left := share.Tokens(); left < 0 {
 			t.Errorf("a walk begins while %g ms are owed", -left)
 		}
@@ -192,7 +196,7 @@ func TestWalksHaveAShare(t *testing.T) {
 		return a, nil
 	}
 	for range 2 {
-		if got := <-n.nextWalk(t.Context(), containerWalk, walk); got.Err != nil {
+		if got := <-n.nextWalk(t.Context(), containerWalk); got.Err != nil {
 			t.Error(got.Err)
 		}
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -48,9 +50,10 @@ type Node struct {
 	files    volDataFiles
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
-	// walks are those over all processes, by kind; walkShares limit the milliseconds that each
-	// kind takes. Only a daemonWalk uses knownDaemons. peersOf counts the calls that wait for the
+	// walk is walkInWorker, but in tests. walks are those over all processes, by kind; walkShares
+	// limit the milliseconds that each kind takes. Only a daemonWalk uses knownDaemons. peersOf counts the calls that wait for the
 	// peers of a FUSE connection's daemons, which a daemonWalk tells of no other one.
+	walk         func(context.Context, storage) (ops.ProcessesAnswer, error)
 	walks        singleflight.Group
 	walkShares   map[storage]*rate.Limiter
 	knownDaemons []facts.FUSEDaemon
@@ -76,13 +79,15 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{
+	n := &Node{
 		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:      movedRoots(cfg.Namespace.RealRoots()),
 		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
 		probes:     newProbes(), answered: newCache[storage, manner](), files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
 		peersOf: map[uint64]int{},
-	}, nil
+	}
+	n.walk = n.walkInWorker
+	return n, nil
 }
 
 // Kubelet returns kubelet's layout on this node.

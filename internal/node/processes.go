@@ -23,7 +23,7 @@ import (
 // never be read to its end.
 func (n *Node) processes(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
 	select {
-	case walk := <-n.nextWalk(ctx, kind, n.walk):
+	case walk := <-n.nextWalk(ctx, kind):
 		a, _ = walk.Val.(ops.ProcessesAnswer)
 		return a, walk.Err
 	case <-ctx.Done():
@@ -46,7 +46,7 @@ const (
 // nextWalk makes one walk when the walk under way has ended, and hands its answer to all who call until
 // it begins. A walk that began before a call does not count for it: a container that started in between
 // may be missing. A caller waits until its own deadline; the walk goes on for the others.
-func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Context, storage) (ops.ProcessesAnswer, error)) <-chan singleflight.Result {
+func (n *Node) nextWalk(ctx context.Context, kind storage) <-chan singleflight.Result {
 	ctx = context.WithoutCancel(ctx) // that the first caller leaves is no answer for the others
 	return n.walks.DoChan(kind.root, func() (_ any, err error) {
 		defer func() {
@@ -62,7 +62,7 @@ func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Con
 			}
 			n.walks.Forget(kind.root)
 			began := time.Now()
-			a, err = walk(ctx, kind)
+			a, err = n.walk(ctx, kind)
 			share.ReserveN(time.Now(), int(min(time.Since(began), walkCharge).Milliseconds()))
 			return err
 		})
@@ -73,8 +73,8 @@ func (n *Node) nextWalk(ctx context.Context, kind storage, walk func(context.Con
 	})
 }
 
-// walk has a worker walk. CallWithin bounds that: ctx has no deadline.
-func (n *Node) walk(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
+// walkInWorker has a worker walk. CallWithin bounds that: ctx has no deadline.
+func (n *Node) walkInWorker(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
 	q := ops.ProcessesQuery{Budget: n.cfg.ProbeTimeout / 2}
 	if kind == daemonWalk {
 		n.peersMu.Lock()

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -252,36 +251,23 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []facts.Mount) (w
 func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]facts.Dev) (daemons []source, err error) {
 	walk, err := e.node.processes(ctx, daemonWalk)
 	if err != nil {
-		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
+		err = fmt.Errorf("follow daemons: %w", err)
 	}
-	return e.daemonsAmong(walk, byConnection), nil
-}
-
-func (e *SuperblockEvents) daemonsAmong(walk ops.ProcessesAnswer, byConnection map[uint64]facts.Dev) (daemons []source) {
 	for _, d := range walk.Daemons {
 		if dev, ours := byConnection[d.Connection]; ours {
 			daemons = append(daemons, source{dev: dev, pid: d.PID, started: d.Started})
 		}
 	}
-	if walk.Cut || walk.Unread > 0 {
-		for _, d := range e.followedDaemons(byConnection) {
-			if !slices.Contains(daemons, d) {
-				daemons = append(daemons, d)
+	if err != nil || walk.Cut || walk.Unread > 0 {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for s := range e.followed {
+			if _, ours := byConnection[s.dev.FUSEConnection()]; ours && s.pid != 0 && !slices.Contains(daemons, s) {
+				daemons = append(daemons, s)
 			}
 		}
 	}
-	return daemons[:min(len(daemons), maxFollowed)]
-}
-
-func (e *SuperblockEvents) followedDaemons(wanted map[uint64]facts.Dev) (daemons []source) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for s := range e.followed {
-		if _, ours := wanted[s.dev.FUSEConnection()]; ours && s.pid != 0 {
-			daemons = append(daemons, s)
-		}
-	}
-	return daemons
+	return daemons[:min(len(daemons), maxFollowed)], err
 }
 
 // add follows a source. A process may have ended since it was found, and its number be another one's:
