@@ -85,13 +85,13 @@ func (n *Node) probeInContainer(ctx context.Context, m facts.ContainerMount) fac
 		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.ProbeInContainer, m)
 		return err
 	})
-	quiet := timedOut(ctx, err)
-	n.probes.finish(s, at, Inspection{Answer: facts.Answer{Asked: true, TimedOut: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
+	answer := facts.Answer{Asked: true}
 	switch {
-	case quiet:
-		found = facts.ContainerProbe{TimedOut: true}
+	case timedOut(ctx, err):
+		answer, found = n.noAnswer(err), facts.ContainerProbe{TimedOut: true}
 	case err != nil: // the container has the mount; whether that works is not known
 		found = facts.ContainerProbe{Err: err.Error()}
 	}
+	n.probes.finish(s, at, Inspection{Answer: answer}, err)
 	return found
 }

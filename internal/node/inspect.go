@@ -3,12 +3,15 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path"
 	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // InspectQuery asks about paths and one superblock.
@@ -67,7 +70,7 @@ func (n *Node) probeFirst(ctx context.Context, q InspectQuery, call *storageCall
 		in, err = n.probe(ctx, q)
 		return err
 	})
-	if timedOut(ctx, err) && !in.Answer.Asked { // its turn did not come
+	if timedOut(ctx, err) {
 		in.Answer = n.noAnswer(err)
 	}
 	return in, err
@@ -88,10 +91,6 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 			a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
 		}
 		switch {
-		case timedOut(ctx, err):
-			answer := n.noAnswer(err)
-			answer.Waits = waits(err)
-			return Inspection{Answer: answer}, err
 		case err != nil:
 			return Inspection{}, err
 		case a.Probe.Changed:
@@ -101,8 +100,11 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 			break
 		}
 	}
-	in := n.inspection(*q.Probe, a.Probe)
-	in.Paths = n.pathInfos(query.Paths, known, a)
+	in := Inspection{Answer: a.Probe.Answer, Kind: a.Probe.Kind, ProbeFacts: a.Probe.ProbeFacts, Paths: n.pathInfos(query.Paths, known, a)}
+	in.Answer.Late = n.probes.late(*q.Probe, a.Probe.Elapsed > n.cfg.SlowAnswer)
+	// The kernel refuses what a read-only mount forbids with the same errno.
+	in.ReadOnly = a.Probe.ReadOnly && !q.Probe.Attr.Has(facts.AttrReadOnly)
+	n.addFrozen(*q.Probe, &in.Answer)
 	if in.Changed = !n.IsTop(*q.Probe); in.Changed {
 		return in, nil // another filesystem may have been probed
 	}
@@ -112,23 +114,13 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	return in, nil
 }
 
-// inspection joins the answer of a probe with what the server knows.
-func (n *Node) inspection(m facts.Mount, a ops.ProbeAnswer) Inspection {
-	in := Inspection{Answer: a.Answer, Kind: a.Kind, ProbeFacts: a.ProbeFacts}
-	in.Answer.Late = n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer)
-	// The kernel refuses what a read-only mount forbids with the same errno.
-	in.ReadOnly = a.ReadOnly && !m.Attr.Has(facts.AttrReadOnly)
-	n.addFrozen(m, &in.Answer)
-	return in
-}
-
 // share waits for a probe that another call began. All waiters share its timeout;
 // another answer is shared by callers that asked the same before it began, unless
 // the mount changed. shared is false for a caller that has to probe itself.
 func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, called time.Time) (_ Inspection, shared bool, _ error) {
 	wait, cancel := context.WithTimeout(ctx, n.longestProbe())
 	defer cancel()
-	in := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Elapsed: n.cfg.ProbeTimeout}}
+	in := Inspection{Answer: n.noAnswer(nil)}
 	select {
 	case <-call.done:
 		in = call.found
@@ -182,7 +174,7 @@ func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection)
 
 // noAnswer is the answer when a worker got none.
 func (n *Node) noAnswer(err error) facts.Answer {
-	return facts.Answer{Asked: true, TimedOut: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
+	return facts.Answer{Asked: true, TimedOut: true, Stuck: errors.Is(err, worker.ErrStuck), Waits: waits(err), Elapsed: n.cfg.ProbeTimeout}
 }
 
 // timedOut reports whether a worker got no answer, as far as that tells about the
@@ -200,6 +192,14 @@ func over(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// inTime also names the end of ctx, for a call that no worker answered because of it.
+func inTime(ctx context.Context, err error) error {
+	if why := over(ctx); why != nil && (errors.Is(err, worker.ErrTimeout) || errors.Is(err, worker.ErrStuck)) {
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
+}
+
 // waits returns the functions of the kernel in which a worker without an answer waited.
 func waits(err error) []string {
 	var stuck interface{ Waits() []string }
@@ -207,4 +207,41 @@ func waits(err error) []string {
 		return stuck.Waits()
 	}
 	return nil
+}
+
+// probeOf returns the query for a probe of the mount's superblock. With a block
+// device below it, one block of that is read too: a filesystem answers from memory.
+func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
+	q := ops.ProbeQuery{
+		Path:   m.Path,
+		Around: n.fewBeside(m),
+		Root:   !facts.IsType(m.FSType, facts.Disk|facts.Memory|facts.DeviceNodes), // else its root is in memory
+		Thawed: facts.IsType(m.FSType, facts.Disk) && n.probes.outstanding(thawOf(m)) == nil,
+	}
+	if m.FSType != "btrfs" {
+		q.Superblock = m.Dev
+	} else if strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source {
+		q.Source = m.Source // which tells its block device, where the number is anonymous
+	}
+	if m.Dev.Major != 0 { // anonymous numbers have major 0; btrfs tells by its source
+		if name := n.name(m.Dev); name != "" {
+			q.Device, q.Number = "/dev/"+name, m.Dev
+		}
+	}
+	q.UUID = m.Dev.Major != 0 || q.Source != ""
+	return &q
+}
+
+// maxBeside bounds the mounts that the kernel has to examine to clone the directory
+// above one of them: some 30 ns each, during which no other process can mount.
+const maxBeside = 1000
+
+// fewBeside reports whether a clone may be made of the directory above a mount point:
+// one that has no other mount in it, as all of kubelet's.
+func (n *Node) fewBeside(m facts.Mount) bool {
+	if k := n.kubelet.Layout(m.Path).Kind; k == layout.Other || k == layout.Subpath {
+		return false
+	}
+	table, err := n.Topology()
+	return err == nil && table.Beside(m) <= maxBeside
 }

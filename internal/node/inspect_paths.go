@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -90,7 +91,7 @@ func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAn
 		got := a.Paths[i]
 		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: got.Kind}
 		if p.VolData != "" {
-			info.VolData = n.files.apply(p.VolData, known[i], got.VolData, got.Stamp)
+			info.VolData = n.volData(p.VolData, known[i], got.VolData, got.Stamp)
 			switch {
 			case got.VolDataErrno != 0:
 				info.VolDataErr = got.VolDataErrno
@@ -101,4 +102,29 @@ func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAn
 		infos[p.Path] = info
 	}
 	return infos
+}
+
+// volDataFile is a vol_data.json as it was read.
+type volDataFile struct {
+	stamp ops.FileStamp
+	data  *facts.VolData
+}
+
+// volData returns the content of a file: of raw, or if that is nil as known before. It is nil
+// for a torn file, which is evidence of nothing.
+func (n *Node) volData(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *facts.VolData {
+	if raw == nil && stamp == before.stamp {
+		return before.data
+	}
+	now := volDataFile{stamp: stamp}
+	var d facts.VolData
+	if json.Unmarshal(raw, &d) == nil {
+		now.data = &d
+	}
+	if now.data == nil || stamp == (ops.FileStamp{}) {
+		n.files.remove(file)
+	} else {
+		n.files.add(file, now)
+	}
+	return now.data
 }

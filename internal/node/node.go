@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
@@ -47,7 +50,8 @@ type Node struct {
 	// answered is how a storage answered the last time: with NFS servers, of which only those are in
 	// it that did not.
 	answered cache[storage, manner]
-	files    volDataFiles
+	// files are kubelet's, by path, for as long as they do not change.
+	files cache[string, volDataFile]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
 	// walk is walkInWorker, but in tests. walks are those over all processes, by kind; walkShares
@@ -83,7 +87,7 @@ func New(cfg Config) (*Node, error) {
 		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:      movedRoots(cfg.Namespace.RealRoots()),
 		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
-		probes:     newProbes(), answered: newCache[storage, manner](), files: newVolDataFiles(), rdevs: newCache[storage, facts.Dev](),
+		probes:     newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[storage, facts.Dev](),
 		peersOf: map[uint64]int{},
 	}
 	n.walk = n.walkInWorker
@@ -123,3 +127,42 @@ func movedRoots(roots map[string]string) []movedRoot {
 	slices.SortFunc(moved, func(a, b movedRoot) int { return cmp.Compare(len(b.configured), len(a.configured)) })
 	return moved
 }
+
+// BootID identifies this boot: device numbers and mount ids mean nothing in
+// another one.
+func BootID() (string, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("boot id: %w", err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+// SinceBoot returns the time since this boot began, as the start times of processes
+// are counted: that clock cannot be set.
+func SinceBoot() time.Duration {
+	var up unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // fails for an unknown clock only
+	return time.Duration(up.Nano())
+}
+
+// BootTime returns when this boot began, by the present wall clock.
+func BootTime() time.Time { return time.Now().Add(-SinceBoot()) }
+
+// cacheSize is many times the volumes of a node.
+const cacheSize = 4096
+
+// cache is a typed lru.Cache: what is forgotten is learned again.
+type cache[K comparable, V any] struct{ lru *lru.Cache }
+
+func newCache[K comparable, V any]() cache[K, V] { return cache[K, V]{lru.New(cacheSize)} }
+
+// get returns the zero value for an unknown key.
+func (c cache[K, V]) get(key K) (V, bool) {
+	got, _ := c.lru.Get(key)
+	v, known := got.(V)
+	return v, known
+}
+
+func (c cache[K, V]) add(key K, v V) { c.lru.Add(key, v) }
+func (c cache[K, V]) remove(key K)   { c.lru.Remove(key) }

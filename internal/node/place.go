@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -85,4 +87,71 @@ func step[Q, A any](ctx context.Context, n *Node, op operation.Op[Q, A], q Q) (A
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	return worker.Call(call, n.cfg.Pool, op, q)
+}
+
+// UnmountDead unmounts all mounts at a staging path, the topmost first: FUSE mounts whose daemon is gone.
+// It is refused where MountDead could not mount one in their place, as the path would stay bare.
+func (n *Node) UnmountDead(ctx context.Context, path string, stack []facts.Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	_, err := step(ctx, n, ops.UnmountDead, ops.UnmountDeadQuery{Target: path, Stack: stack})
+	return err
+}
+
+// MountDead mounts a FUSE filesystem without a daemon at a bare staging path, if place is true, with the
+// type and source of before, the mount that was there: whoever comes meets ENOTCONN, and not an empty
+// directory of the node. placed is true if it did. changed is true if another mount than before is at
+// the path. Both are false where the directory is gone.
+func (n *Node) MountDead(ctx context.Context, path string, before facts.Mount, place bool) (placed, changed bool, err error) {
+	a, err := step(ctx, n, ops.MountDead, ops.MountDeadQuery{Target: path, Before: before, Place: place})
+	if err != nil {
+		return false, false, err
+	}
+	return a.Placed, a.Changed, nil
+}
+
+// Mounting names the processes that may be about to mount something at a path, by any of its names: those
+// that have it in their arguments and started at since (in time since the boot) or later, of the pod of
+// the driver's process, and root's outside of pods.
+func (n *Node) Mounting(ctx context.Context, paths []string, since time.Duration, driver int) (found []facts.FUSEDaemon, err error) {
+	err = n.probes.serialize(ctx, mountingWalk, func() error {
+		q := ops.MountingQuery{Paths: paths, Since: since, Driver: driver, Budget: n.cfg.ProbeTimeout / 2}
+		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Mounting, q)
+		if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
+			err = nil
+		}
+		return err
+	})
+	return found, err
+}
+
+// ReplaceInContainers replaces mounts in containers, each as a whole or not at all. It returns an error
+// for each plan; nil means that the container's path answers with the new mount.
+func (n *Node) ReplaceInContainers(ctx context.Context, plans []facts.ContainerSwap) []error {
+	errs := make([]error, len(plans))
+	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(plans))*perNamespace)
+	defer cancel()
+	// One worker, with a thread for each namespace.
+	results, err := worker.Call(call, n.cfg.Pool, ops.ReplaceInContainers, ops.ReplaceInContainersQuery{Swaps: plans, Budget: n.cfg.StepTimeout / 2})
+	if err == nil && len(results) != len(plans) {
+		err = errAnswers
+	}
+	// With ErrLeft a thread waits in one of the namespaces: its mounts may still be changed, and
+	// have TimedOut. The answers for the other namespaces hold.
+	left := errors.Is(err, worker.ErrLeft) && len(results) == len(plans)
+	for i := range plans {
+		switch {
+		case err != nil && (!left || results[i].TimedOut):
+			errs[i] = err
+		case results[i].Refused:
+			errs[i] = fmt.Errorf("%w: %s", operation.ErrRefused, strings.TrimPrefix(results[i].Err, operation.ErrRefused.Error()+": "))
+		case results[i].Err != "":
+			errs[i] = errors.New(results[i].Err)
+		case results[i].Errno != 0:
+			errs[i] = fmt.Errorf("replaced, and it does not answer: %w", results[i].Errno)
+		}
+	}
+	return errs
 }

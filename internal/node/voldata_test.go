@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -58,19 +57,19 @@ func TestLearnVolData(t *testing.T) {
 		"emptied":         {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {stamp: stamp(2)}},
 		"another's stamp": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {stamp: stamp(3)}},
 	} {
-		files := newVolDataFiles()
+		n := Node{files: newCache[string, volDataFile]()}
 		for i, l := range looks {
-			before, _ := files.get("/f")
-			got := files.apply("/f", before, l.raw, l.stamp)
+			before, _ := n.files.get("/f")
+			got := n.volData("/f", before, l.raw, l.stamp)
 			handle := ""
 			if got != nil {
 				handle = got.VolumeHandle
 			}
-			if known, _ := files.get("/f"); handle != l.want || (known.stamp != ops.FileStamp{}) != l.knows {
+			if known, _ := n.files.get("/f"); handle != l.want || (known.stamp != ops.FileStamp{}) != l.knows {
 				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
 			}
 		}
-		if _, known := files.get("/other"); known {
+		if _, known := n.files.get("/other"); known {
 			t.Errorf("%s: another file is known", name)
 		}
 	}
@@ -136,13 +135,14 @@ func age(t *testing.T, file string) {
 }
 
 func TestParseVolData(t *testing.T) {
-	got, err := parseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
-	if err != nil || got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c", Lifecycle: "Persistent"}) {
-		t.Errorf("%+v, %v", got, err)
+	n := Node{files: newCache[string, volDataFile]()}
+	full := `{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`
+	if got := n.volData("/f", volDataFile{}, []byte(full), stamp(1)); got == nil || *got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c", Lifecycle: "Persistent"}) {
+		t.Errorf("%+v", got)
 	}
 	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {
-		if _, err := parseVolData([]byte(bad)); err == nil || !strings.Contains(err.Error(), "vol_data.json") {
-			t.Errorf("%q: %v", bad, err)
+		if got := n.volData("/f", volDataFile{}, []byte(bad), stamp(1)); got != nil {
+			t.Errorf("%q: %+v", bad, got)
 		}
 	}
 }

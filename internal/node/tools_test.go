@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +22,9 @@ func TestReach(t *testing.T) {
 	done(t, l.Close())
 	if err := n.Reach(within(t, time.Minute), address); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("nobody listens: %v", err)
+	}
+	if err := n.Reach(within(t, time.Minute), "[fe80::1%lo]:1"); err == nil || !strings.Contains(err.Error(), "not asked") {
+		t.Errorf("an address of one interface: %v", err)
 	}
 	if err := n.Reach(within(t, 4*time.Second), silent(t)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("no answer: %v", err)
