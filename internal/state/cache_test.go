@@ -48,7 +48,7 @@ func TestChangedRecordIsReadAnew(t *testing.T) {
 		want   *healer.Record
 	}{
 		"saved":            {func(t *testing.T, r *Records, _ string) { mustSave(t, r, other) }, &other},
-		"saved by another": {func(t *testing.T, r *Records, _ string) { mustSave(t, newRecords(r.dir), other) }, &other},
+		"saved by another": {func(t *testing.T, r *Records, _ string) { mustSave(t, &Records{dir: r.dir}, other) }, &other},
 		"removed":          {func(t *testing.T, _ *Records, path string) { mustDo(t, os.Remove(path)) }, nil},
 		"truncated":        {func(t *testing.T, _ *Records, path string) { mustDo(t, os.Truncate(path, 10)) }, nil},
 		"overwritten": {func(t *testing.T, _ *Records, path string) {

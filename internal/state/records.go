@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
@@ -42,9 +43,9 @@ type cached struct {
 }
 
 // Records returns the directory's records.
-func (d *Dir) Records() *Records { return newRecords(filepath.Join(d.path, recordsDir)) }
-
-func newRecords(dir string) *Records { return &Records{dir: dir, cache: lru.New(maxCached)} }
+func (d *Dir) Records() *Records {
+	return &Records{dir: filepath.Join(d.path, recordsDir), cache: lru.New(maxCached)}
+}
 
 func (r *Records) path(driver, volumeID string) string {
 	sum := sha256.Sum256([]byte(driver + "\x00" + volumeID))
@@ -56,50 +57,43 @@ func (r *Records) path(driver, volumeID string) string {
 func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 	path := r.path(driver, volumeID)
 	file, err := os.Stat(path) // before it is read: a change in between is not missed
+	var raw []byte
+	if err == nil {
+		if known, found := r.cache.Get(path); found && sameFile(file, known.(cached).file) {
+			return known.(cached).record, nil
+		}
+		raw, err = readLimited(path, recordLimit)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no record; documented in the interface
 	}
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-	if known, found := r.cache.Get(path); found && sameFile(file, known.(cached).file) {
-		return known.(cached).record, nil
-	}
-	raw, err := readLimited(path, recordLimit)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // no record; documented in the interface
-	}
-	if err != nil {
-		return nil, fmt.Errorf("record: %w", err)
-	}
-	record, err := decodeRecord(raw)
-	if err == nil && (record.Driver != driver || record.VolumeID != volumeID) {
+	// A field that this build does not know adds to the others and changes none of them: else
+	// the version would be another one.
+	var record healer.Record
+	err = json.Unmarshal(raw, &record)
+	switch {
+	case err != nil:
+	case record.Version != healer.RecordVersion:
+		err = fmt.Errorf("it has version %d, this build reads %d", record.Version, healer.RecordVersion)
+	case record.Driver != driver || record.VolumeID != volumeID:
 		err = errors.New("it belongs to another volume")
 	}
 	if err != nil {
 		klog.Background().Error(err, "Ignoring an unusable record", "file", path)
 		return nil, nil //nolint:nilnil // as good as none
 	}
-	r.cache.Add(path, cached{file, record})
-	return record, nil
+	record.MountPoints = slices.Clone(record.MountPoints) // room that decoding left is not kept for each volume
+	r.cache.Add(path, cached{file, &record})
+	return &record, nil
 }
 
 // sameFile reports whether two files have the same content: a record is replaced by
 // rename, which leaves another file with another time.
 func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
-
-func decodeRecord(raw []byte) (*healer.Record, error) {
-	var record healer.Record
-	err := json.Unmarshal(raw, &record)
-	if record.Version != healer.RecordVersion && err == nil {
-		err = fmt.Errorf("it has version %d, this build reads %d", record.Version, healer.RecordVersion)
-	}
-	// A field that this build does not know adds to the others and changes none of them: else
-	// the version would be another one.
-	record.MountPoints = slices.Clone(record.MountPoints) // room that decoding left is not kept for each volume
-	return &record, err
 }
 
 // Save implements healer.Records.
@@ -125,4 +119,34 @@ func readLimited(path string, limit int64) ([]byte, error) {
 		err = fmt.Errorf("it is larger than %d bytes", limit)
 	}
 	return raw, err
+}
+
+// recordLifetime is how long a record is kept that no check renewed; a volume in use
+// renews it every hour in which it is checked.
+const recordLifetime = 90 * 24 * time.Hour
+
+// Prune removes the records of volumes that were not seen for recordLifetime, and files
+// that a crash left incomplete. Without it a node would keep a record of every volume it
+// ever had.
+func (r *Records) Prune(now time.Time) error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		old := now.Sub(info.ModTime()) > recordLifetime
+		if info.Mode().IsRegular() && (old || filepath.Ext(e.Name()) == ".new") {
+			errs = append(errs, os.Remove(filepath.Join(r.dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
