@@ -65,7 +65,7 @@ type Config struct {
 type Metrics struct {
 	cfg      Config
 	registry *prometheus.Registry
-	drivers  *names
+	drivers  names
 
 	checks, heals             *prometheus.CounterVec
 	checkSeconds, healSeconds *prometheus.HistogramVec
@@ -82,7 +82,7 @@ func New(cfg Config) (*Metrics, error) {
 	if cfg.Workers == nil {
 		return nil, errors.New("metrics: workers are required")
 	}
-	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: newNames()}
+	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: names{kept: map[string]bool{}}}
 	m.define()
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "1, with the version of the server and of Go.",
@@ -90,9 +90,19 @@ func New(cfg Config) (*Metrics, error) {
 	build.WithLabelValues(cfg.Version, runtime.Version()).Set(1)
 	return m, errors.Join(
 		m.register(m.checks, m.heals, m.checkSeconds, m.healSeconds, m.steps, m.refusals, m.providerFailures,
-			m.errors, m.recovery, m.apiRequests, build, newWorkers(cfg.Workers)),
+			m.errors, m.recovery, m.apiRequests, build),
+		m.register(workers("busy", func() int { s := cfg.Workers(); return s.Living - s.Idle }),
+			workers("idle", func() int { return cfg.Workers().Idle }),
+			workers("stuck", func() int { return cfg.Workers().Abandoned })),
 		m.register(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
 	)
+}
+
+// workers counts those in a state when it is asked for.
+func workers(state string, count func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "workers", Help: "Worker processes: busy, idle, or stuck in the kernel and abandoned.", ConstLabels: prometheus.Labels{labelState: state},
+	}, func() float64 { return float64(count()) })
 }
 
 func (m *Metrics) register(all ...prometheus.Collector) error {
@@ -134,30 +144,4 @@ func (m *Metrics) Recovered(after time.Duration, healed bool) {
 		by = originLoop
 	}
 	m.recovery.WithLabelValues(by).Observe(after.Seconds())
-}
-
-// workers shows the state of the worker processes when it is asked for.
-type workers struct {
-	stats func() worker.Stats
-	now   *prometheus.Desc
-}
-
-func newWorkers(stats func() worker.Stats) workers {
-	return workers{
-		stats: stats,
-		now:   prometheus.NewDesc(namespace+"_workers", "Worker processes: busy, idle, or stuck in the kernel and abandoned.", []string{labelState}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (w workers) Describe(to chan<- *prometheus.Desc) {
-	to <- w.now
-}
-
-// Collect implements prometheus.Collector.
-func (w workers) Collect(to chan<- prometheus.Metric) {
-	s := w.stats()
-	for state, count := range map[string]int{"busy": s.Living - s.Idle, "idle": s.Idle, "stuck": s.Abandoned} {
-		to <- prometheus.MustNewConstMetric(w.now, prometheus.GaugeValue, float64(count), state)
-	}
 }

@@ -26,8 +26,6 @@ type names struct {
 	kept map[string]bool
 }
 
-func newNames() *names { return &names{kept: map[string]bool{}} }
-
 // bounded returns a name, or other once there are too many.
 func (n *names) bounded(name string) string {
 	n.mu.Lock()
