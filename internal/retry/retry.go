@@ -4,8 +4,11 @@
 package retry
 
 import (
-	"math/rand/v2"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 // longest is the longest wait, but where a Schedule says why its own is shorter.
@@ -48,14 +51,27 @@ func (s Schedule) After(failures int) time.Duration {
 	return min(d, s.Max)
 }
 
-// jitter is the part by which a wait with jitter is longer at most.
-const jitter = 0.2
-
 // AfterWithJitter returns the same, and up to a fifth more.
 func (s Schedule) AfterWithJitter(failures int) time.Duration { return WithJitter(s.After(failures)) }
 
 // WithJitter returns a wait that is up to a fifth longer: many nodes that failed at the
 // same time do not meet again.
-func WithJitter(d time.Duration) time.Duration {
-	return d + time.Duration(float64(d)*jitter*rand.Float64()) //nolint:gosec // no secret
+func WithJitter(d time.Duration) time.Duration { return wait.Jitter(d, 0.2) }
+
+// permissionRetry gives an administrator's change of rights time to arrive.
+const permissionRetry = 30 * time.Second
+
+// After returns how long to wait before another try of what failed so the given number of
+// times in a row, and false where there is no other try before something changes. The
+// caller adds jitter.
+func After(c api.Class, failures int) (time.Duration, bool) {
+	switch {
+	case c.Type == api.TypePermission:
+		return permissionRetry, failures <= 1
+	case c.Tier == api.Transient:
+		return Transient.After(failures), true
+	case c.Tier == api.Retriable:
+		return From(time.Minute).After(failures), true
+	}
+	return 0, false
 }
