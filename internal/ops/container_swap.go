@@ -32,11 +32,11 @@ type swap struct {
 func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	s := &swap{in: in, query: w, source: -1, deadClone: -1, placement: placement{
 		operation: "replace-in-container", position: facts.BeneathDead, clone: -1, ours: w.Ours, copied: true,
-		dead:       Dead{Mount: w.Container.Mount.Ref(), Superblock: w.Covers.Dev, Ended: w.Ended, Stale: w.Stale},
+		dead:       Dead{w.Container.Mount, w.Ended, w.Stale},
 		revalidate: func() error { return attributesUnchanged(w.Container.Mount) },
 	}}
-	if covers := w.Covers.Ref(); covers != (facts.Ref{}) {
-		s.position, s.copied, s.dead.Mount = facts.OnDead, false, covers
+	if w.Covers.Ref() != (facts.Ref{}) {
+		s.position, s.copied, s.dead.Mount = facts.OnDead, false, w.Covers
 	}
 	if w.Sharing == facts.SharingPeer {
 		if s.source, s.err = openSource(w.Source); s.err != nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// Dead names a dead mount.
+// Dead is a dead mount.
 type Dead struct {
-	Mount      facts.Ref
-	Superblock facts.Dev
+	facts.Mount
 	// Ended is true where the kernel's facts show that the filesystem has ended, as an
 	// ext4 that shut itself down and still answers from memory. Any other dead mount must
 	// not answer right before it is replaced.
@@ -25,8 +24,6 @@ type Dead struct {
 	// one: only the root of the mount does, asked right before.
 	Stale bool
 }
-
-func deadOf(m facts.Mount) Dead { return Dead{Mount: m.Ref(), Superblock: m.Dev} }
 
 // check refuses when the mount at the mount point is not dead.
 func (d Dead) check(at targetHandle) error {
@@ -51,7 +48,7 @@ func stillDead(errno syscall.Errno) error {
 // checkStale refuses when the topmost mount is not the given one, not of NFS or of another
 // superblock, or when the server knows its root.
 func (d Dead) checkStale(at targetHandle) error {
-	fd, err := at.open(d.Mount)
+	fd, err := at.open(d.Ref())
 	switch {
 	case errors.Is(err, unix.ESTALE):
 		// Once the kernel knows that the directory has no name any more, a path walk to it
@@ -82,8 +79,8 @@ func (d Dead) checkFUSE(t thread, fd int, rule func(syscall.Errno) bool, refusal
 // checkType refuses when the dead mount is not of that kind of filesystem and its superblock: a
 // mount id alone may be another mount's by now (below Linux 6.8).
 func (d Dead) checkType(t thread, want facts.Traits) error {
-	m, err := t.entry(d.Mount)
-	if err == nil && (m.Dev != d.Superblock || !facts.IsType(m.FSType, want)) {
+	m, err := t.entry(d.Ref())
+	if err == nil && (m.Dev != d.Dev || !facts.IsType(m.FSType, want)) {
 		err = refuse("another filesystem is at the mount point now")
 	}
 	return err
@@ -124,7 +121,7 @@ func answers(fd int) syscall.Errno {
 // mount of the same superblock may work: there a copy is one that is in the peer group of the
 // dead mount, or follows that.
 func (d Dead) isCopy(dead, m facts.Mount) bool {
-	if m.Dev != d.Superblock {
+	if m.Dev != d.Dev {
 		return false
 	}
 	group := dead.Propagation.Shared

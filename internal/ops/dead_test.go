@@ -11,7 +11,7 @@ import (
 
 // On NFS a mount of the dead one's superblock may be good: only its peers go with it.
 func TestIsCopy(t *testing.T) {
-	d := Dead{Superblock: facts.Dev{Minor: 44}}
+	d := Dead{Mount: facts.Mount{Dev: facts.Dev{Minor: 44}}}
 	dead := facts.Mount{Dev: facts.Dev{Minor: 44}, FSType: "nfs4", Propagation: facts.Propagation{Shared: 7}}
 	for name, tc := range map[string]struct {
 		dead, e facts.Mount

@@ -31,7 +31,7 @@ func abortFUSE(q facts.AbortPlan) (none struct{}, err error) {
 		return none, err
 	}
 	defer unix.Close(fd)
-	if err := deadOf(q.Mount).checkType(thread{}, facts.FUSE); err != nil {
+	if err := (Dead{Mount: q.Mount}).checkType(thread{}, facts.FUSE); err != nil {
 		return none, err
 	}
 	abort, err := openAbort(q.Mount.Dev)

@@ -50,8 +50,7 @@ func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
 	if q.Position == facts.BeneathDead && !CanMoveBeneath() {
 		return a, errNoBeneath
 	}
-	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: deadOf(q.Dead), propagates: true}
-	p.dead.Ended, p.dead.Stale = q.Ended, q.Stale
+	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: Dead{q.Dead, q.Ended, q.Stale}, propagates: true}
 	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
 	}
@@ -110,7 +109,7 @@ type placement struct {
 
 // run places the clone and checks that it is alone at its mount point.
 func (p *placement) run() error {
-	there := p.dead.Mount
+	there := p.dead.Ref()
 	if p.position == facts.OnDirectory {
 		there = p.parent // nothing is mounted at the mount point
 	}
@@ -167,17 +166,17 @@ func (p *placement) check(fd int) (err error) {
 // mount would take that, too.
 func (p *placement) checkDead(fd int) error {
 	if p.position == facts.OnDead {
-		p.parent = p.dead.Mount
+		p.parent = p.dead.Ref()
 		if err := p.dead.checkFUSE(p.target.thread, fd, facts.MayBeCovered, "only what answers ENOTCONN is covered, and this answers %q"); err != nil {
 			return err
 		}
-	} else if err := p.target.checkParent(p.dead.Mount, p.parent); err != nil {
+	} else if err := p.target.checkParent(p.dead.Ref(), p.parent); err != nil {
 		return err
 	}
 	if p.copied {
 		return nil
 	}
-	return p.target.checkUncovered(p.dead.Mount, facts.Ref{})
+	return p.target.checkUncovered(p.dead.Ref(), facts.Ref{})
 }
 
 func (p *placement) move(fd int) error {
@@ -215,7 +214,7 @@ func (p *placement) detachDead() error {
 		return err
 	}
 	if p.propagates {
-		p.left = checkTakesOnly(p.target.thread, p.dead.Mount, p.ours, "", p.dead.isCopy) != nil
+		p.left = checkTakesOnly(p.target.thread, p.dead.Ref(), p.ours, "", p.dead.isCopy) != nil
 	}
 	if p.left {
 		if err := mount.AddAttr(p.clone, 0, unix.MS_PRIVATE); err != nil {
@@ -227,7 +226,7 @@ func (p *placement) detachDead() error {
 	if p.copied {
 		copies = p.ours
 	}
-	if err := p.target.detachTop(p.dead.Mount, copies); err != nil {
+	if err := p.target.detachTop(p.dead.Ref(), copies); err != nil {
 		return err
 	}
 	p.swapped = time.Since(p.moved)
@@ -243,10 +242,10 @@ func (p *placement) detachDead() error {
 // checkStack checks that the mounts at the mount point are the dead one, on ours, on the parent
 // mount, and no other: an umount would take or uncover that.
 func (p *placement) checkStack() error {
-	if err := p.target.checkTop(p.dead.Mount); err != nil {
+	if err := p.target.checkTop(p.dead.Ref()); err != nil {
 		return err
 	}
-	if err := p.target.checkParent(p.dead.Mount, p.ours); err != nil {
+	if err := p.target.checkParent(p.dead.Ref(), p.ours); err != nil {
 		return err
 	}
 	return p.target.checkParent(p.ours, p.parent)

@@ -37,12 +37,12 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 		return none, err
 	}
 	for _, m := range q.Stack { // all of them, before the first is gone
-		if err := deadOf(m).checkType(target.thread, facts.FUSE); err != nil {
+		if err := (Dead{Mount: m}).checkType(target.thread, facts.FUSE); err != nil {
 			return none, err
 		}
 	}
 	for _, m := range q.Stack {
-		if err := target.unmountDisconnected(q.Target, deadOf(m)); err != nil {
+		if err := target.unmountDisconnected(q.Target, Dead{Mount: m}); err != nil {
 			return none, err
 		}
 		pause("unmount-dead/one")
@@ -56,7 +56,7 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 
 // unmountDisconnected detaches the topmost mount, if it is the given one and its daemon is gone.
 func (h targetHandle) unmountDisconnected(at string, dead Dead) error {
-	fd, err := h.open(dead.Mount)
+	fd, err := h.open(dead.Ref())
 	if err != nil {
 		return err
 	}
@@ -65,14 +65,14 @@ func (h targetHandle) unmountDisconnected(at string, dead Dead) error {
 		return err
 	}
 	closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
-	below, dir, err := h.below(at, dead.Mount)
+	below, dir, err := h.below(at, dead.Ref())
 	if err != nil {
 		return err
 	}
-	if err := checkTakesOnly(h.thread, dead.Mount, below, dir, dead.isCopy); err != nil {
+	if err := checkTakesOnly(h.thread, dead.Ref(), below, dir, dead.isCopy); err != nil {
 		return err
 	}
-	return h.detachTop(dead.Mount, facts.Ref{})
+	return h.detachTop(dead.Ref(), facts.Ref{})
 }
 
 // below returns the mount that m, at a path, is mounted on, and at which directory below the root

@@ -23,8 +23,7 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 	if on.OldID != q.Below.OldID {
 		return none, refuse("%s is beneath it now", on)
 	}
-	dead := deadOf(q.Top)
-	dead.Stale = facts.IsType(q.Top.FSType, facts.NFS)
+	dead := Dead{Mount: q.Top, Stale: facts.IsNFS(q.Top.FSType)}
 	isCopy := dead.isCopy
 	if q.Placeholder {
 		isCopy = isPlaceholderOf
