@@ -100,17 +100,6 @@ func (c *containerNamespace) enter() error {
 	return c.thread.visit(func(m facts.Mount) { c.table = append(c.table, m) })
 }
 
-// probe asks the filesystem that is at the mount point now, whichever it is.
-func (c *containerNamespace) probe(t facts.ContainerMount) (result facts.ContainerProbe) {
-	target, err := c.reach(t)
-	if err != nil {
-		return failed(err)
-	}
-	defer target.close()
-	result.Errno = target.answers()
-	return result
-}
-
 // reach resolves the path to a container's mount but for its last component. The directories
 // above lie on other filesystems: where one of those may hang, or be dead itself, only what the
 // kernel has cached is walked (RESOLVE_CACHED). A thread that waits there would keep all mounts

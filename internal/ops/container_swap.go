@@ -3,6 +3,7 @@ package ops
 import (
 	"cmp"
 	"fmt"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -22,8 +23,9 @@ type swap struct {
 	// host's namespace; -1 for none.
 	deadClone int
 	nested    []nested
-	// err is why the swap must not run.
-	err error
+	// err is why the swap must not run, errno the answer of what is at the mount point in the end.
+	err   error
+	errno syscall.Errno
 }
 
 // prepareSwap makes the clone, with at most the rights of the mount that it replaces, and with
@@ -31,12 +33,11 @@ type swap struct {
 // the host's namespace.
 func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	s := &swap{in: in, query: w, source: -1, deadClone: -1, placement: placement{
-		operation: "replace-in-container", position: facts.BeneathDead, clone: -1, ours: w.Ours, copied: true,
-		dead:       Dead{w.Container.Mount, w.Ended, w.Stale},
-		revalidate: func() error { return attributesUnchanged(w.Container.Mount) },
+		operation: "replace-in-container", position: facts.BeneathDead, clone: -1, ours: w.Ours,
+		dead: Dead{w.Container.Mount, w.Ended, w.Stale},
 	}}
 	if w.Covers.Ref() != (facts.Ref{}) {
-		s.position, s.copied, s.dead.Mount = facts.OnDead, false, w.Covers
+		s.position, s.dead.Mount = facts.OnDead, w.Covers
 	}
 	if w.Sharing == facts.SharingPeer {
 		if s.source, s.err = openSource(w.Source); s.err != nil {
@@ -74,25 +75,22 @@ func (s *swap) close() {
 // container's namespace.
 func (s *swap) run() error {
 	w := s.query
-	at, err := s.in.reach(w.Container)
-	if err != nil {
+	var err error
+	if s.target, err = s.in.reach(w.Container); err != nil {
 		return err
 	}
-	defer at.close()
-	s.target = at
-	parentMount, err := at.parent()
-	if err != nil {
+	defer s.target.close()
+	if s.parent, err = s.target.parent(); err != nil {
 		return err
 	}
-	if below, known := s.in.entry(parentMount.OldID); !known || below.Propagation.Shared != 0 {
+	if below, known := s.in.entry(s.parent.OldID); !known || below.Propagation.Shared != 0 {
 		return refuse("its parent mount shares its events with others")
 	}
-	s.parent = parentMount
 	if w.Stray != (facts.Ref{}) {
-		if err := at.umount(w.Stray); err != nil {
+		if err := s.target.umount(w.Stray); err != nil {
 			return err
 		}
-		if err := (Dead{}).check(at); err != nil { // no probe could reach the dead mount beneath it
+		if err := stillDead(s.target.answers()); err != nil { // no probe could reach the dead mount beneath it
 			return err
 		}
 	}
@@ -109,58 +107,51 @@ func (s *swap) run() error {
 	default:
 		err = s.detachDead()
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.finalize()
 	}
-	return s.finalize(at)
+	if err == nil {
+		s.errno = s.target.answers()
+	}
+	return err
 }
 
 // finalize gives ours its propagation and its final attributes. AttrGuard goes last: while ours
 // has it, a later call knows that an interrupted swap is left to be finished.
-func (s *swap) finalize(at targetHandle) error {
-	w := s.query
-	p, err := openPlaced(at, s.ours, s.parent)
-	if err != nil {
+func (s *swap) finalize() (err error) {
+	closeFD(&s.clone) // there is none of what an earlier swap left
+	if s.clone, err = s.target.open(s.ours); err != nil {
 		return err
 	}
-	defer unix.Close(p.fd)
 	if err := s.in.alive(); err != nil {
 		return err
 	}
 	if s.source >= 0 {
-		if err := s.join(p); err != nil {
-			return err
+		now, err := s.target.thread.entry(s.ours)
+		if err == nil && now.Propagation.Shared == 0 {
+			err = mount.JoinGroup(s.source, s.clone)
 		}
+		if err != nil {
+			return fmt.Errorf("share its events with the host's mount again: %w", err)
+		}
+		pause("replace-in-container/joined")
 	}
-	if err := p.set(w.Attr, propagationOf[w.Sharing].after); err != nil {
+	if err := s.set(s.query.Attr, propagationOf[s.query.Sharing].after); err != nil {
 		return err
 	}
 	pause("replace-in-container/finalized")
 	return nil
 }
 
-// join makes ours a peer of the host's mount, if it is not yet.
-func (s *swap) join(p placed) error {
-	now, err := p.target.thread.entry(s.ours)
-	if err != nil || now.Propagation.Shared != 0 {
-		return err
-	}
-	if err := mount.JoinGroup(s.source, p.fd); err != nil {
-		return fmt.Errorf("share its events with the host's mount again: %w", err)
-	}
-	pause("replace-in-container/joined")
-	return nil
-}
-
-// attributesUnchanged refuses when somebody changed the attributes of the dead mount since it was
+// checkAttributes refuses when somebody changed the attributes of the dead mount since it was
 // inspected: ours has the former ones, and one that was made read-only must stay so. Below Linux
 // 6.8 nothing tells.
-func attributesUnchanged(m facts.Mount) error {
-	if m.ID == 0 {
+func (d Dead) checkAttributes() error {
+	if d.ID == 0 {
 		return nil
 	}
-	now, err := status(m.ID, mount.Basic)
-	if err == nil && now.Attr&facts.AttrSettable != m.Attr&facts.AttrSettable {
+	now, err := status(d.ID, mount.Basic)
+	if err == nil && now.Attr&facts.AttrSettable != d.Attr&facts.AttrSettable {
 		return refuse("its attributes have changed since it was inspected")
 	}
 	return err

@@ -50,7 +50,7 @@ func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
 	if q.Position == facts.BeneathDead && !CanMoveBeneath() {
 		return a, errNoBeneath
 	}
-	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: Dead{q.Dead, q.Ended, q.Stale}, propagates: true}
+	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: Dead{q.Dead, q.Ended, q.Stale}, onHost: true}
 	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
 	}
@@ -82,22 +82,18 @@ type placement struct {
 	operation string // names the fault points
 	target    targetHandle
 	position  facts.Position
-	clone     int // a descriptor; closed, and -1, once the clone had to be unmounted again
+	clone     int // a descriptor of ours; closed, and -1, once ours had to be unmounted again
 	// ours is the clone as a mount.
 	ours facts.Ref
 	// parent is what ours is mounted on in the end: the mount that the directory of the
 	// mount point lies on, or the dead mount that ours covers.
 	parent facts.Ref
 	dead   Dead
-	// propagates is true where the parent mount may share its mount events: the kernel then
-	// puts copies of ours into other mount namespaces.
-	propagates bool
-	// copied is true when ours has copies of the mounts inside the dead mount: detached
-	// with it, they are not lost.
-	copied bool
-	// revalidate is asked right before a mount is moved or detached; nil on the host, where
-	// the server asks.
-	revalidate func() error
+	// onHost is true in the host's mount namespace, where the parent mount may share its mount
+	// events: the kernel then puts copies of ours into other mount namespaces. It is false in a
+	// container, where ours has copies of the mounts inside the dead mount that it replaces:
+	// detached with the dead mount, they are not lost.
+	onHost bool
 
 	// left is PlaceAnswer.Left.
 	left bool
@@ -137,26 +133,20 @@ func (p *placement) run() error {
 // check finds out all that could refuse before anything is moved. fd is on the dead mount, or on
 // the directory of the mount point.
 func (p *placement) check(fd int) (err error) {
-	switch p.position {
-	case facts.OnDirectory:
+	if p.position == facts.OnDirectory {
 		err = p.checkDirectory(fd)
-	case facts.BeneathDead, facts.OnDead:
+	} else {
 		err = p.checkDead(fd)
 	}
-	if err == nil && p.propagates && p.position != facts.OnDead {
+	if err == nil && p.onHost && p.position != facts.OnDead {
 		var receivers []namespace
 		// finalize has to enter them to set the attributes of the copies of ours: else those
 		// stay read-only for ever.
 		receivers, err = ownedNamespaces(p.parent)
 		closeAll(receivers)
 	}
-	if err == nil && p.revalidate != nil {
-		err = p.revalidate()
-	}
-	if err == nil && p.position == facts.OnDead {
-		if err = mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {
-			err = fmt.Errorf("the dead mount: %w", err)
-		}
+	if err == nil && !p.onHost { // there the server asks right before
+		err = p.dead.checkAttributes()
 	}
 	return err
 }
@@ -170,10 +160,10 @@ func (p *placement) checkDead(fd int) error {
 		if err := p.dead.checkFUSE(p.target.thread, fd, facts.MayBeCovered, "only what answers ENOTCONN is covered, and this answers %q"); err != nil {
 			return err
 		}
-	} else if err := p.target.checkParent(p.dead.Ref(), p.parent); err != nil {
+	} else if err := p.target.checkStack(p.dead.Ref(), p.parent); err != nil {
 		return err
 	}
-	if p.copied {
+	if p.position == facts.BeneathDead && !p.onHost {
 		return nil
 	}
 	return p.target.checkUncovered(p.dead.Ref(), facts.Ref{})
@@ -185,6 +175,9 @@ func (p *placement) move(fd int) error {
 	case facts.OnDirectory:
 		return mount.MoveTo(p.clone, p.target.dir, p.target.name)
 	case facts.OnDead:
+		if err := mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {
+			return fmt.Errorf("the dead mount: %w", err)
+		}
 		// By descriptor: on this mount, or nowhere.
 		return mount.MoveOnto(p.clone, fd)
 	}
@@ -205,15 +198,16 @@ func (p *placement) detachDead() error {
 	if p.moved.IsZero() {
 		p.moved = time.Now()
 	}
-	if p.revalidate != nil {
-		if err := p.revalidate(); err != nil {
+	if !p.onHost {
+		if err := p.dead.checkAttributes(); err != nil {
 			return err
 		}
 	}
-	if err := p.checkStack(); err != nil {
+	// An umount would take or uncover any other mount that is at the mount point.
+	if err := p.target.checkStack(p.dead.Ref(), p.ours, p.parent); err != nil {
 		return err
 	}
-	if p.propagates {
+	if p.onHost {
 		p.left = checkTakesOnly(p.target.thread, p.dead.Ref(), p.ours, "", p.dead.isCopy) != nil
 	}
 	if p.left {
@@ -223,7 +217,7 @@ func (p *placement) detachDead() error {
 	}
 	pause(p.operation + "/copies")
 	copies := facts.Ref{}
-	if p.copied {
+	if !p.onHost {
 		copies = p.ours
 	}
 	if err := p.target.detachTop(p.dead.Ref(), copies); err != nil {
@@ -239,25 +233,13 @@ func (p *placement) detachDead() error {
 	return p.verify()
 }
 
-// checkStack checks that the mounts at the mount point are the dead one, on ours, on the parent
-// mount, and no other: an umount would take or uncover that.
-func (p *placement) checkStack() error {
-	if err := p.target.checkTop(p.dead.Ref()); err != nil {
-		return err
-	}
-	if err := p.target.checkParent(p.dead.Ref(), p.ours); err != nil {
-		return err
-	}
-	return p.target.checkParent(p.ours, p.parent)
-}
-
 // verify checks that ours is alone at its mount point. Where a driver mounted something at the
 // same time, ours is unmounted again: a driver unmounts once, would uncover the other mount and
 // delete its files. Ours stays where it replaced the dead mount, as the bare directory would be
 // uncovered, and where an earlier call moved it. If the umount fails, ours stays, read-only,
 // and the next call unmounts it.
 func (p *placement) verify() error {
-	err := p.target.checkAlone(p.ours, p.parent)
+	err := p.alone()
 	if err != nil && p.position != facts.BeneathDead && !p.moved.IsZero() {
 		closeFD(&p.clone) // a descriptor on ours makes it busy, and umount fails
 		if undoErr := p.target.umount(p.ours); undoErr != nil {
@@ -269,6 +251,9 @@ func (p *placement) verify() error {
 	}
 	return err
 }
+
+// alone refuses unless ours is the only mount at its mount point.
+func (p *placement) alone() error { return p.target.checkStack(p.ours, p.parent) }
 
 // closeFD closes a descriptor, if it is open.
 func closeFD(fd *int) {

@@ -103,18 +103,16 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) ([]facts.
 	pause("replace-in-container/copied")
 	results := make([]facts.ContainerProbe, len(here))
 	for n, s := range swaps {
-		if err := in.alive(); n > 0 && err != nil {
+		if err := in.alive(); err != nil {
 			s.err = err
 		}
 		if s.err == nil {
 			s.err = s.run()
 		}
+		results[n] = facts.ContainerProbe{Errno: s.errno, Swapped: s.swapped}
 		if s.err != nil {
 			results[n] = failed(s.err)
-			continue
 		}
-		results[n] = in.probe(s.query.Container)
-		results[n].Swapped = s.swapped
 	}
 	return results, nil
 }

@@ -151,7 +151,7 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	case !q.Place:
 		return a, nil
 	}
-	p := placement{operation: "mount-dead", target: target, parent: on, propagates: true}
+	p := placement{operation: "mount-dead", target: target, parent: on, onHost: true}
 	if p.clone, err = mount.DeadFUSE(q.Before.FSType, q.Before.Source); err != nil {
 		return a, fmt.Errorf("a FUSE mount without a daemon: %w", err)
 	}

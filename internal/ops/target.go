@@ -92,22 +92,23 @@ func (h targetHandle) checkTop(want facts.Ref) error {
 // parent returns the mount that the directory of the target is on.
 func (h targetHandle) parent() (facts.Ref, error) { return h.thread.refOf(h.dir) }
 
-// checkParent refuses when m is not mounted on the given parent.
-func (h targetHandle) checkParent(m, on facts.Ref) error {
-	below, err := h.thread.parentOf(m)
-	if err == nil && below.OldID != on.OldID {
-		err = refuse("%s is beneath %s now", below, m)
-	}
-	return err
-}
-
-// checkAlone checks that ours is the only mount at the target: it is topmost, and mounted on
-// the parent mount with nothing between.
-func (h targetHandle) checkAlone(ours, on facts.Ref) error {
-	if err := h.checkTop(ours); err != nil {
+// checkStack refuses unless the first of the given mounts is topmost at the target, and each is
+// mounted on the next one. Where the last one is the mount that the directory of the target is on,
+// no other mount is at the target.
+func (h targetHandle) checkStack(mounts ...facts.Ref) error {
+	if err := h.checkTop(mounts[0]); err != nil {
 		return err
 	}
-	return h.checkParent(ours, on)
+	for i, want := range mounts[1:] {
+		below, err := h.thread.parentOf(mounts[i])
+		if err != nil {
+			return err
+		}
+		if below.OldID != want.OldID {
+			return refuse("%s is beneath %s now", below, mounts[i])
+		}
+	}
+	return nil
 }
 
 // stamp returns the stamp of the target, a file, without opening it; zero when it cannot.

@@ -49,10 +49,10 @@ func TestParentOf(t *testing.T) {
 	if parent, err := (thread{}).parentOf(ref); err != nil || !parent.Same(parentMount) {
 		t.Errorf("/proc stands on %v, %v; want %v", parent, err, parentMount)
 	}
-	if err := proc.checkAlone(ref, parentMount); err != nil {
+	if err := proc.checkStack(ref, parentMount); err != nil {
 		t.Error(err)
 	}
-	if err := proc.checkAlone(parentMount, parentMount); !errors.Is(err, operation.ErrRefused) {
+	if err := proc.checkStack(parentMount, parentMount); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("something else on top: %v", err)
 	}
 	if _, err := (thread{}).parentOf(facts.Ref{OldID: 1 << 30}); !errors.Is(err, operation.ErrRefused) {

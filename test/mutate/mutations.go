@@ -45,22 +45,22 @@ var mutations = []mutation{
 	},
 	{
 		name: "place: what covers a dead mount appears on its peers", file: "internal/ops/place.go",
-		from: "if err = mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {", to: "if err = mount.AddAttr(fd, 0, 0); err != nil {",
+		from: "if err := mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {", to: "if err := mount.AddAttr(fd, 0, 0); err != nil {",
 		tests: integration, run: "TestCover|TestKillCovering",
 	},
 	{
-		name: "finalize: what arrived meanwhile is not seen", file: "internal/ops/finalize.go",
-		from: "func (p placed) alone() error { return p.target.checkAlone(p.ours, p.parent) }", to: "func (p placed) alone() error { return nil }",
+		name: "finalize: what arrived meanwhile is not seen", file: "internal/ops/place.go",
+		from: "func (p *placement) alone() error { return p.target.checkStack(p.ours, p.parent) }", to: "func (p *placement) alone() error { return nil }",
 		tests: integration, run: "TestPublishOnTop|TestFinalizeChecks",
 	},
 	{
 		name: "finalize: what lies beneath something new stays writable", file: "internal/ops/finalize.go",
-		from: "mount.SetAttr(p.fd, facts.AttrPlaceholder, 0); backErr != nil", to: "error(nil); backErr != nil",
+		from: "mount.SetAttr(p.clone, facts.AttrPlaceholder, 0); backErr != nil", to: "error(nil); backErr != nil",
 		tests: integration, run: "TestPublishOnTop|TestFinalizeChecks",
 	},
 	{
 		name: "finalize: copies in other namespaces stay read-only", file: "internal/ops/finalize.go",
-		from: "left = (*copies).set(q.Attr); left != 0", to: "left = 0; left != 0",
+		from: "left = copies.set(q.Attr); left != 0", to: "left = 0; left != 0",
 		tests: integration, run: "TestCopies|TestCopiesAfterAKill",
 	},
 	{
@@ -80,7 +80,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "swap: attributes that changed are not seen", file: "internal/ops/container_swap.go",
-		from: "now.Attr&facts.AttrSettable != m.Attr&facts.AttrSettable", to: "now.Attr == m.Attr && false",
+		from: "now.Attr&facts.AttrSettable != d.Attr&facts.AttrSettable", to: "now.Attr == d.Attr && false",
 		tests: "internal/ops", run: "TestSwapIsRefused|TestSwap",
 	},
 	{
