@@ -3,6 +3,7 @@ package ops
 import (
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -128,34 +129,31 @@ func (d Dead) isCopy(dead, m facts.Mount) bool {
 	return !facts.IsType(m.FSType, facts.NFS) || group != 0 && (m.Propagation.Shared == group || m.Propagation.Master == group)
 }
 
-// checkTakesOnly refuses when a umount of m, which is mounted on another mount, would take by
-// propagation another mount than copies of m: a driver's own, say, in its mount namespace. below
-// is the directory below the root of on at which m is, empty for the root itself.
-func checkTakesOnly(t thread, m, on facts.Ref, below string, isCopy func(of, m facts.Mount) bool) error {
-	all, err := unmountedWith(on, below)
-	if err != nil || len(all) == 0 {
+// checkTakesOnly refuses when a umount of m would take by propagation another mount than copies of m:
+// a driver's own, say, in its mount namespace.
+func (h targetHandle) checkTakesOnly(m facts.Ref, isCopy func(of, m facts.Mount) bool) error {
+	of, err := h.thread.entry(m)
+	if err != nil {
 		return err
 	}
-	of, err := t.entry(m)
-	for _, e := range all {
-		if err == nil && e.OldID != m.OldID && !isCopy(of, e) {
-			err = refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
-		}
-	}
-	return err
-}
-
-// unmountedWith returns the mounts, in any mount namespace with the host's owner, that an
-// umount of a mount on m, at the directory below its root, may take by propagation, too.
-func unmountedWith(m facts.Ref, below string) ([]facts.Mount, error) {
-	namespaces, err := ownedNamespaces(m)
+	on, err := h.thread.entry(facts.Ref{OldID: of.OldParent})
 	if err != nil {
-		return nil, err
+		return err
+	}
+	namespaces, err := ownedNamespaces(on.Ref())
+	if err != nil {
+		return err
 	}
 	defer closeAll(namespaces)
 	all := tablesOf(namespaces)
-	if !slices.ContainsFunc(all, func(e facts.Mount) bool { return e.OldID == m.OldID }) {
-		return nil, refuse("%s is %v", m, errNotMounted) // what receives its events is not known then
+	if !slices.ContainsFunc(all, func(e facts.Mount) bool { return e.OldID == on.OldID }) {
+		return refuse("%s is %v", on.Ref(), errNotMounted) // what receives its events is not known then
 	}
-	return mount.UnmountedWith(all, m, below), nil
+	below := strings.TrimPrefix(of.Path, strings.TrimSuffix(on.Path, "/"))
+	for _, e := range mount.UnmountedWith(all, on.Ref(), below) {
+		if e.OldID != m.OldID && !isCopy(of, e) {
+			return refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
+		}
+	}
+	return nil
 }

@@ -54,7 +54,7 @@ func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
 	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
 	}
-	defer func() { closeFD(&p.clone) }()
+	defer closeFD(&p.clone)
 	pause(p.operation + "/cloned")
 	if p.target, err = openTarget(q.Target); err != nil {
 		return a, err
@@ -113,7 +113,7 @@ func (p *placement) run() error {
 	if err != nil {
 		return err
 	}
-	defer func() { closeFD(&fd) }()
+	defer closeFD(&fd)
 	if err := p.check(fd); err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (p *placement) detachDead() error {
 		return err
 	}
 	if p.onHost {
-		p.left = checkTakesOnly(p.target.thread, p.dead.Ref(), p.ours, "", p.dead.isCopy) != nil
+		p.left = p.target.checkTakesOnly(p.dead.Ref(), p.dead.isCopy) != nil
 	}
 	if p.left {
 		if err := mount.AddAttr(p.clone, 0, unix.MS_PRIVATE); err != nil {

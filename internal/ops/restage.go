@@ -3,7 +3,6 @@ package ops
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -33,7 +32,7 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 	pause("unmount-dead")
 	// Whether mountDead could cover the path again is found out before: on a bare path a pod or
 	// the driver would write to the node's disk.
-	if _, err := mountDead(MountDeadQuery{Target: q.Target, Before: q.Stack[0], Try: true}); err != nil {
+	if err := target.checkMountDead(q.Stack[0]); err != nil {
 		return none, err
 	}
 	for _, m := range q.Stack { // all of them, before the first is gone
@@ -42,7 +41,7 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 		}
 	}
 	for _, m := range q.Stack {
-		if err := target.unmountDisconnected(q.Target, Dead{Mount: m}); err != nil {
+		if err := target.unmountDisconnected(Dead{Mount: m}); err != nil {
 			return none, err
 		}
 		pause("unmount-dead/one")
@@ -54,38 +53,42 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 	return none, err
 }
 
+// checkMountDead checks all that could refuse a mount of mountDead. The directory beneath all mounts
+// at the target is opened in a clone of the mount that it lies on, in which nothing is mounted.
+func (h targetHandle) checkMountDead(before facts.Mount) error {
+	p, err := newDeadMount(h, before)
+	if err != nil {
+		return err
+	}
+	defer closeFD(&p.clone)
+	above, err := privateClone(h.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(above)
+	fd, err := mount.Open(above, h.name, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return p.check(fd)
+}
+
 // unmountDisconnected detaches the topmost mount, if it is the given one and its daemon is gone.
-func (h targetHandle) unmountDisconnected(at string, dead Dead) error {
+func (h targetHandle) unmountDisconnected(dead Dead) error {
 	fd, err := h.open(dead.Ref())
 	if err != nil {
 		return err
 	}
-	defer func() { closeFD(&fd) }()
-	if err := dead.checkFUSE(h.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q"); err != nil {
-		return err
-	}
+	err = dead.checkFUSE(h.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q")
 	closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
-	below, dir, err := h.below(at, dead.Ref())
 	if err != nil {
 		return err
 	}
-	if err := checkTakesOnly(h.thread, dead.Ref(), below, dir, dead.isCopy); err != nil {
+	if err := h.checkTakesOnly(dead.Ref(), dead.isCopy); err != nil {
 		return err
 	}
 	return h.detachTop(dead.Ref(), facts.Ref{})
-}
-
-// below returns the mount that m, at a path, is mounted on, and at which directory below the root
-// of that.
-func (h targetHandle) below(at string, m facts.Ref) (on facts.Ref, dir string, err error) {
-	if on, err = h.thread.parentOf(m); err != nil {
-		return on, "", err
-	}
-	e, err := h.thread.entry(on)
-	if err != nil {
-		return on, "", err
-	}
-	return on, strings.TrimPrefix(at, strings.TrimSuffix(e.Path, "/")), nil
 }
 
 // MountDeadQuery says what the staging path of a volume is to look like that could not be
@@ -96,9 +99,6 @@ type MountDeadQuery struct {
 	Before facts.Mount
 	// Place is false to only tell what is there.
 	Place bool
-	// Try makes the mount and checks all that could refuse it on the directory, while dead
-	// mounts are still there.
-	Try bool
 }
 
 // MountDeadAnswer says what is at the path.
@@ -108,16 +108,6 @@ type MountDeadAnswer struct {
 	Placed bool
 	// Changed is true if another mount than before is there.
 	Changed bool
-}
-
-// another reports whether a mount is another one than before. Without unique ids (below
-// Linux 6.8) it may have got the number of the one that is gone: then only one that answers
-// is known to be another.
-func (h targetHandle) another(top, before facts.Ref) bool {
-	if top.ID != 0 && before.ID != 0 {
-		return top.ID != before.ID
-	}
-	return h.answers() == 0
 }
 
 // mountDead mounts a FUSE filesystem without a daemon on an empty directory, so that
@@ -144,39 +134,39 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	if err != nil {
 		return a, err
 	}
-	switch {
-	case q.Try:
-	case !top.Same(on):
-		return MountDeadAnswer{Changed: target.another(top, q.Before.Ref())}, nil
-	case !q.Place:
+	if !top.Same(on) {
+		a.Changed = top.ID != q.Before.ID
+		if top.ID == 0 || q.Before.ID == 0 {
+			// Below Linux 6.8 it may have got the number of the one that is gone: then only one
+			// that answers is known to be another.
+			a.Changed = target.answers() == 0
+		}
 		return a, nil
 	}
-	p := placement{operation: "mount-dead", target: target, parent: on, onHost: true}
-	if p.clone, err = mount.DeadFUSE(q.Before.FSType, q.Before.Source); err != nil {
-		return a, fmt.Errorf("a FUSE mount without a daemon: %w", err)
+	if !q.Place {
+		return a, nil
 	}
-	defer func() { closeFD(&p.clone) }()
-	if p.ours, err = target.thread.refOf(p.clone); err != nil {
+	p, err := newDeadMount(target, q.Before)
+	if err != nil {
 		return a, err
 	}
-	if q.Try {
-		return a, p.tryOnDirectory()
-	}
+	defer closeFD(&p.clone)
 	return MountDeadAnswer{Placed: true}, p.run()
 }
 
-// tryOnDirectory is check for the directory beneath all mounts at the target. It opens that
-// directory in a clone of the mount that it lies on, in which nothing is mounted.
-func (p *placement) tryOnDirectory() error {
-	above, err := privateClone(p.target.dir)
-	if err != nil {
-		return err
+// newDeadMount makes a FUSE mount without a daemon that is to be placed on the directory of the
+// target. Its type and source are those of a mount that was there before.
+func newDeadMount(target targetHandle, before facts.Mount) (p *placement, err error) {
+	p = &placement{operation: "mount-dead", target: target, onHost: true}
+	if p.parent, err = target.parent(); err != nil {
+		return nil, err
 	}
-	defer unix.Close(above)
-	fd, err := mount.Open(above, p.target.name, unix.O_PATH|unix.O_NOFOLLOW)
-	if err != nil {
-		return err
+	if p.clone, err = mount.DeadFUSE(before.FSType, before.Source); err != nil {
+		return nil, fmt.Errorf("a FUSE mount without a daemon: %w", err)
 	}
-	defer unix.Close(fd)
-	return p.check(fd)
+	if p.ours, err = target.thread.refOf(p.clone); err != nil {
+		closeFD(&p.clone)
+		return nil, err
+	}
+	return p, nil
 }

@@ -13,24 +13,19 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 	}
 	defer target.close()
 	top := q.Top.Ref()
-	if err := target.checkTop(top); err != nil {
+	if err := target.checkStack(top, q.Below); err != nil {
 		return none, err
-	}
-	on, dir, err := target.below(q.Top.Path, top)
-	if err != nil {
-		return none, err
-	}
-	if on.OldID != q.Below.OldID {
-		return none, refuse("%s is beneath it now", on)
 	}
 	dead := Dead{Mount: q.Top, Stale: facts.IsNFS(q.Top.FSType)}
 	isCopy := dead.isCopy
 	if q.Placeholder {
-		isCopy = isPlaceholderOf
+		isCopy = func(placeholder, m facts.Mount) bool {
+			return m.Dev == placeholder.Dev && m.Root == placeholder.Root && m.Placeholder()
+		}
 	}
 	// Where another mount is at the same place on a peer of Below, the umount would take that
 	// one. No path leads to Below, so it cannot be made private first, as placement does.
-	if err := checkTakesOnly(target.thread, top, on, dir, isCopy); err != nil {
+	if err := target.checkTakesOnly(top, isCopy); err != nil {
 		return none, err
 	}
 	if q.Placeholder {
@@ -49,25 +44,15 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 	return none, nil
 }
 
-// isPlaceholderOf reports whether m is a copy that propagation made of a placeholder.
-func isPlaceholderOf(placeholder, m facts.Mount) bool {
-	return m.Dev == placeholder.Dev && m.Root == placeholder.Root && m.Placeholder()
-}
-
 // unmountPlaceholder unmounts the topmost mount if it is the given one and has the attributes of
 // a placeholder: no other mount than one of ours is ever unmounted so.
 func (h targetHandle) unmountPlaceholder(m facts.Ref) error {
-	fd, err := h.open(m)
-	if err != nil {
-		return err
-	}
 	now, err := h.thread.entry(m)
-	closeFD(&fd) // a descriptor on the placeholder makes it busy, and umount fails
-	if err == nil && !now.Placeholder() {
-		err = refuse("the topmost mount is no placeholder")
-	}
 	if err != nil {
 		return err
+	}
+	if !now.Placeholder() {
+		return refuse("the topmost mount is no placeholder")
 	}
 	pause("unmount-duplicate/checked")
 	if err := h.umount(m); err != nil {
