@@ -39,7 +39,7 @@ func (h targetHandle) umount(want facts.Ref) error {
 // stay dead. The mounts inside the dead mount go, too: each needs a copy in ours, if that is
 // given.
 func (h targetHandle) detachTop(dead, ours facts.Ref) error {
-	const tries = 3
+	const tries = 6
 	if dead.ID == 0 {
 		// Below Linux 6.8 the mount id may be another mount's a moment later, unless a
 		// descriptor on the dead mount keeps it, and that one makes MNT_EXPIRE fail.
@@ -50,22 +50,13 @@ func (h targetHandle) detachTop(dead, ours facts.Ref) error {
 	}
 	defer func() { _ = unix.Chdir("/") }()
 	for range tries {
-		// Before each call: the mark must not come to a living mount, which the second call
+		// Before each call: the mark must not come to a living mount, which the next call
 		// would unmount.
 		if err := h.checkUncovered(dead, ours); err != nil {
 			return err
 		}
-		err := unix.Unmount(h.name, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW)
-		if err == nil {
-			return h.checkGone(dead) // another process had marked it
-		}
-		if !errors.Is(err, unix.EAGAIN) {
-			break // in use
-		}
-		if err := h.checkUncovered(dead, ours); err != nil {
-			return err
-		}
-		if err = unix.Unmount(h.name, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW); err == nil {
+		// EAGAIN: it is marked now, or was used since. EBUSY: it is in use.
+		if unix.Unmount(h.name, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW) == nil {
 			return h.checkGone(dead)
 		}
 	}
@@ -124,29 +115,31 @@ func (h targetHandle) checkUncovered(m, ours facts.Ref) error {
 	}
 	copies := map[mounted]int{}
 	if ours != (facts.Ref{}) {
-		descend(on, ours.OldID, m.OldID, func(e facts.Mount) { copies[mounted{e.Path, e.Root, e.Dev}]++ })
-	}
-	var lost string
-	descend(on, m.OldID, 0, func(e facts.Mount) {
-		if copies[mounted{e.Path, e.Root, e.Dev}]--; copies[mounted{e.Path, e.Root, e.Dev}] < 0 && lost == "" {
-			lost = e.Path
+		for _, e := range mountsOn(on, ours.OldID, m.OldID) {
+			copies[mounted{e.Path, e.Root, e.Dev}]++
 		}
-	})
-	if lost != "" {
-		return refuse("something else is mounted on %q", lost)
+	}
+	for _, e := range mountsOn(on, m.OldID, 0) {
+		at := mounted{e.Path, e.Root, e.Dev}
+		if copies[at] == 0 {
+			return refuse("something else is mounted on %q", e.Path)
+		}
+		copies[at]--
 	}
 	return nil
 }
 
-// descend visits the mounts on the mount id, those on them, and so on, but for the mount but
+// mountsOn returns the mounts on the mount id, those on them, and so on, but for the mount but
 // and what is on that. on has the mounts by the id of the mount that they are on.
-func descend(on map[int][]facts.Mount, id, but int, visit func(facts.Mount)) {
-	for _, e := range on[id] {
-		if e.OldID != but {
-			visit(e)
-			descend(on, e.OldID, but, visit)
+func mountsOn(on map[int][]facts.Mount, id, but int) (found []facts.Mount) {
+	for ids := []int{id}; len(ids) > 0; ids = ids[1:] {
+		for _, e := range on[ids[0]] {
+			if e.OldID != but {
+				found, ids = append(found, e), append(ids, e.OldID)
+			}
 		}
 	}
+	return found
 }
 
 // checkGone checks that a umount took the mount that was meant: umount2(2) knows names only,

@@ -40,7 +40,7 @@ var mutations = []mutation{
 	},
 	{ // that the dead mount is topmost, and on ours, is checked more than once before
 		name: "place: what stands on or in a dead mount is taken off with it", file: "internal/ops/unmount.go",
-		from: "if lost != \"\" {", to: "if lost != \"\" && false {",
+		from: "if copies[at] == 0 {", to: "if copies[at] == 0 && false {",
 		tests: "internal/ops", run: "TestDetachTopKeepsWhatStandsInIt",
 	},
 	{
