@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,9 +16,6 @@ import (
 
 // fusectl has a directory for each FUSE connection.
 const fusectl = "/sys/fs/fuse/connections"
-
-// fusectlMagic is FUSE_CTL_SUPER_MAGIC (fs/fuse/control.c).
-const fusectlMagic = 0x65735543
 
 // abortFUSE aborts the FUSE connection of a mount: all that waits for the daemon fails, and what
 // was not written yet is lost. To abort twice changes nothing. The descriptor on the mount keeps
@@ -34,9 +30,12 @@ func abortFUSE(q facts.AbortPlan) (none struct{}, err error) {
 	if err := (Dead{Mount: q.Mount}).checkType(thread{}, facts.FUSE); err != nil {
 		return none, err
 	}
-	abort, err := openAbort(q.Mount.Dev)
+	abort, err := mount.OpenOverNoLink(unix.AT_FDCWD, fmt.Sprintf("%s/%d/abort", fusectl, q.Mount.Dev.FUSEConnection()), unix.O_WRONLY, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return none, refuse("fusectl has no connection of %s, or is not mounted at %s", q.Mount.Dev, fusectl)
+	}
 	if err != nil {
-		return none, err
+		return none, fmt.Errorf("fusectl: %w", err)
 	}
 	defer unix.Close(abort)
 	if err := checkOnlyThisVolume(q); err != nil || q.CheckOnly {
@@ -72,31 +71,6 @@ func checkSilent(fd int) error {
 	case <-time.After(answerTime):
 		return nil
 	}
-}
-
-// openAbort opens the file of a connection that aborts it when it is written to.
-func openAbort(dev facts.Dev) (int, error) {
-	dir, err := openDir(fusectl)
-	if err != nil {
-		return -1, fmt.Errorf("fusectl: %w", err)
-	}
-	defer unix.Close(dir)
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(dir, &st); err != nil {
-		return -1, fmt.Errorf("fusectl: %w", err)
-	}
-	if uint32(st.Type) != fusectlMagic {
-		return -1, refuse("fusectl is not mounted at %s", fusectl)
-	}
-	name := strconv.FormatUint(dev.FUSEConnection(), 10) + "/abort"
-	fd, err := mount.Open(dir, name, unix.O_WRONLY|unix.O_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) {
-		return -1, refuse("fusectl has no connection of %s", dev)
-	}
-	if err != nil {
-		return -1, fmt.Errorf("fusectl: %w", err)
-	}
-	return fd, nil
 }
 
 // checkOnlyThisVolume refuses while the superblock is mounted anywhere that is not known to be
