@@ -32,7 +32,7 @@ func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone i
 	if err != nil {
 		return -1, ref, err
 	}
-	defer func() { _ = unix.Close(from) }()
+	defer unix.Close(from)
 	if sub != "" {
 		// Beneath the volume's root and on its filesystem: the workload owns what lies there,
 		// and a link or a mount of its own could show it the node's disk.
@@ -40,7 +40,7 @@ func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone i
 		if err != nil {
 			return -1, ref, explainMissing(err)
 		}
-		_ = unix.Close(from)
+		defer unix.Close(below)
 		from = below
 	}
 	if clone, err = mount.Clone(from); err != nil {

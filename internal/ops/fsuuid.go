@@ -3,7 +3,7 @@ package ops
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,21 +23,15 @@ func ior(kind byte, number, size uint) uint {
 // 6.9), and what ext4 (6.0), xfs and btrfs had before. Each fills a buffer of
 // the given size, with the UUID at an offset.
 var uuidQueries = []struct {
-	ioctl uint
-	size  int
-	at    int
-	// ask prepares the buffer, valid says whether the answer has a UUID.
-	ask   func(buf []byte)
-	valid func(buf []byte) bool
+	ioctl    uint
+	size, at int
+	// length is how the structure begins, before and after, where it has the length of the UUID.
+	length []byte
 }{
 	// FS_IOC_GETFSUUID, struct fsuuid2: u8 len, u8 uuid[16].
-	{ioctl: ior(0x15, 0, 17), size: 17, at: 1, valid: func(b []byte) bool { return b[0] == uuidBytes }},
+	{ioctl: ior(0x15, 0, 17), size: 17, at: 1, length: []byte{uuidBytes}},
 	// EXT4_IOC_GETFSUUID, struct fsuuid: u32 len, u32 flags, u8 uuid[].
-	{
-		ioctl: ior('f', 44, 8), size: 24, at: 8,
-		ask:   func(b []byte) { binary.NativeEndian.PutUint32(b, uuidBytes) },
-		valid: func(b []byte) bool { return binary.NativeEndian.Uint32(b) == uuidBytes },
-	},
+	{ioctl: ior('f', 44, 8), size: 24, at: 8, length: binary.NativeEndian.AppendUint32(nil, uuidBytes)},
 	// XFS_IOC_FSGEOMETRY_V1, struct xfs_fsop_geom_v1.
 	{ioctl: ior('X', 100, 112), size: 112, at: 64},
 	// BTRFS_IOC_FS_INFO, struct btrfs_ioctl_fs_info_args.
@@ -71,16 +65,13 @@ func btrfsDevices(fd int) uint64 {
 func askUUID(fd, query int) string {
 	q := uuidQueries[query]
 	buf := make([]byte, q.size)
-	if q.ask != nil {
-		q.ask(buf)
-	}
-	if err := ioctl(fd, q.ioctl, unsafe.Pointer(&buf[0])); err != nil || (q.valid != nil && !q.valid(buf)) {
+	copy(buf, q.length)
+	if err := ioctl(fd, q.ioctl, unsafe.Pointer(&buf[0])); err != nil || !bytes.HasPrefix(buf, q.length) {
 		return ""
 	}
-	uuid := buf[q.at : q.at+uuidBytes]
-	if bytes.Equal(uuid, make([]byte, uuidBytes)) {
+	uuid := [uuidBytes]byte(buf[q.at:])
+	if uuid == ([uuidBytes]byte{}) {
 		return ""
 	}
-	h := hex.EncodeToString(uuid)
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+	return fmt.Sprintf("%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:])
 }

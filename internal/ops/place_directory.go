@@ -1,7 +1,9 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -38,19 +40,14 @@ func (p *placement) checkDirectory(fd int) error {
 // emptyDirectory reads a directory, by its name in another one, until the first name in it. It lies on
 // the node's disk, and nothing is mounted on it, so that no volume is asked.
 func emptyDirectory(dir int, name string) (bool, error) {
-	fd, err := openListing(dir, name)
+	f, err := openListing(dir, name)
 	if err != nil {
 		return false, err
 	}
-	defer unix.Close(fd)
-	buf := make([]byte, 512) // the longest name has 255 bytes
-	for {
-		n, err := retryEINTR(func() (int, error) { return unix.ReadDirent(fd, buf) })
-		if err != nil || n == 0 {
-			return err == nil, err
-		}
-		if _, count, _ := unix.ParseDirent(buf[:n], 1, nil); count > 0 { // it leaves out . and ..
-			return false, nil
-		}
+	defer f.Close()
+	_, err = f.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
 	}
+	return false, err
 }

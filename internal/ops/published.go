@@ -94,11 +94,10 @@ func eachName(at, below string, left *int, visit func(outer, inner string)) (unr
 // namesIn lists a directory on the filesystem of another one, and subtracts the number
 // of names from left.
 func namesIn(dir int, name string, left *int) ([]string, error) {
-	fd, err := openListing(dir, name)
+	f, err := openListing(dir, name)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	names, err := f.Readdirnames(*left + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -111,6 +110,7 @@ func namesIn(dir int, name string, left *int) ([]string, error) {
 }
 
 // openListing opens a directory on the filesystem of another one, to read the names in it.
-func openListing(dir int, name string) (int, error) {
-	return mount.OpenOverNoLink(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV)
+func openListing(dir int, name string) (*os.File, error) {
+	fd, err := mount.OpenOverNoLink(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV)
+	return os.NewFile(uintptr(fd), name), err
 }
