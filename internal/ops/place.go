@@ -41,15 +41,10 @@ type PlaceAnswer struct {
 	Left bool
 }
 
-var errNoBeneath = errors.New("the kernel cannot put a mount beneath another one (move_mount with MOVE_MOUNT_BENEATH, Linux 6.5)")
-
 // CanMoveBeneath reports whether the kernel can put a mount beneath another one.
 func CanMoveBeneath() bool { return !withoutBeneath() && mount.CanMoveBeneath() }
 
 func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
-	if q.Position == facts.BeneathDead && !CanMoveBeneath() {
-		return a, errNoBeneath
-	}
 	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: Dead{q.Dead, q.Ended, q.Stale}, onHost: true}
 	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
