@@ -58,7 +58,21 @@ func containerMounts(q MountsQuery) ([]MountsOf, error) {
 	r := matching{proc: proc, host: host, wanted: q.Wanted, limit: q.Limit}
 	found := make([]MountsOf, len(q.Of))
 	for i, of := range q.Of {
-		found[i] = r.of(of)
+		var mounts []facts.Mount
+		err := proc.inThread(of.PID, func(dir string) (err error) {
+			mounts, err = r.mounts(dir, of)
+			return err
+		})
+		switch {
+		case errors.Is(err, errMany):
+			found[i].Many = true
+		case errors.Is(err, errEnded) || err != nil && gone(err):
+			found[i].Ended = true
+		case err != nil:
+			found[i].Err = err.Error()
+		default:
+			found[i].Mounts = mounts
+		}
 	}
 	return found, nil
 }
@@ -71,25 +85,6 @@ type matching struct {
 	limit  int
 	// read is how many mounts were read in this operation, of all namespaces.
 	read int
-}
-
-func (r *matching) of(n facts.Container) (found MountsOf) {
-	var mounts []facts.Mount
-	err := r.proc.inThread(n.PID, func(dir string) (err error) {
-		mounts, err = r.mounts(dir, n)
-		return err
-	})
-	switch {
-	case errors.Is(err, errMany):
-		found.Many = true
-	case errors.Is(err, errEnded) || err != nil && gone(err):
-		found.Ended = true
-	case err != nil:
-		found.Err = err.Error()
-	default:
-		found.Mounts = mounts
-	}
-	return found
 }
 
 var errChrooted = errors.New("its first process has another root directory")

@@ -31,12 +31,8 @@ const namespacesAtOnce = 4
 // replaceInContainers returns an answer for each swap.
 func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, error) {
 	byNamespace := map[uint64][]int{}
-	var order []uint64
 	for i, s := range q.Swaps {
 		ns := s.Container.Namespace
-		if byNamespace[ns] == nil {
-			order = append(order, ns)
-		}
 		byNamespace[ns] = append(byNamespace[ns], i)
 	}
 	home, err := os.Open("/proc/thread-self/ns/mnt")
@@ -47,11 +43,10 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 	results := make([]facts.ContainerProbe, len(q.Swaps))
 	slots := make(chan struct{}, namespacesAtOnce)
 	var wg sync.WaitGroup
-	for _, ns := range order {
+	for _, here := range byNamespace {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			here := byNamespace[ns]
 			for n, r := range q.within(home, here) {
 				results[here[n]] = r
 			}
