@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,8 +46,22 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			for n, r := range q.within(home, here) {
-				results[here[n]] = r
+			// The thread may still act when the budget is over, until the worker has ended, for
+			// which the caller waits (worker.ErrLeft).
+			var done []facts.ContainerProbe // of the thread alone, until that has ended
+			ended, err := onThread(home, q.Budget, func() (err error) {
+				done, err = q.namespace(home, here)
+				return err
+			})
+			for n, i := range here {
+				switch {
+				case !ended:
+					results[i] = facts.ContainerProbe{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}
+				case err != nil:
+					results[i] = failed(err)
+				default:
+					results[i] = done[n]
+				}
 			}
 		})
 	}
@@ -56,25 +69,7 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, er
 	return results, nil
 }
 
-// within works on the swaps of one namespace, by their indexes, on a thread of its own, and gives
-// up on that thread when the budget is over. The thread may still act until the worker has
-// ended, for which the caller waits (worker.ErrLeft).
-func (q ReplaceInContainersQuery) within(home *os.File, here []int) []facts.ContainerProbe {
-	var results []facts.ContainerProbe // of the thread alone, until that has ended
-	ended, err := onThread(home, q.Budget, func() (err error) {
-		results, err = q.namespace(home, here)
-		return err
-	})
-	switch {
-	case !ended:
-		return slices.Repeat([]facts.ContainerProbe{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(here))
-	case err != nil:
-		return slices.Repeat([]facts.ContainerProbe{failed(err)}, len(here))
-	}
-	return results
-}
-
-// namespace works on the swaps of one namespace, one after the other.
+// namespace works on the swaps of one namespace, given by their indexes, one after the other.
 func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) ([]facts.ContainerProbe, error) {
 	in, err := openContainer(q.Swaps[here[0]].Container)
 	if err != nil {

@@ -18,17 +18,22 @@ func (h targetHandle) umount(want facts.Ref) error {
 		return err
 	}
 	pause("unmount/matched")
-	if err := unix.Fchdir(h.dir); err != nil {
-		return fmt.Errorf("fchdir: %w", err)
-	}
-	err := unix.Unmount(h.name, unix.UMOUNT_NOFOLLOW)
-	if chdirErr := unix.Chdir("/"); err == nil {
-		err = chdirErr
-	}
-	if err != nil {
-		return fmt.Errorf("umount: %w", err)
+	if err := umountIn(h.dir, h.name, unix.UMOUNT_NOFOLLOW); err != nil {
+		return err
 	}
 	return h.checkGone(want)
+}
+
+// umountIn unmounts what is topmost at a name in a directory: umount2(2) takes no descriptor.
+func umountIn(dir int, name string, flags int) error {
+	if err := unix.Fchdir(dir); err != nil {
+		return fmt.Errorf("fchdir: %w", err)
+	}
+	defer func() { _ = unix.Chdir("/") }()
+	if err := unix.Unmount(name, flags); err != nil {
+		return fmt.Errorf("umount: %w", err)
+	}
+	return nil
 }
 
 // detachTop unmounts a dead mount that is topmost at the target. umount2(2) knows names only,
@@ -45,18 +50,15 @@ func (h targetHandle) detachTop(dead, ours facts.Ref) error {
 		// descriptor on the dead mount keeps it, and that one makes MNT_EXPIRE fail.
 		return h.detachInUse(dead, ours)
 	}
-	if unix.Fchdir(h.dir) != nil {
-		return h.detachInUse(dead, ours) // the directory lies on a filesystem that is dead itself
-	}
-	defer func() { _ = unix.Chdir("/") }()
 	for range tries {
 		// Before each call: the mark must not come to a living mount, which the next call
 		// would unmount.
 		if err := h.checkUncovered(dead, ours); err != nil {
 			return err
 		}
-		// EAGAIN: it is marked now, or was used since. EBUSY: it is in use.
-		if unix.Unmount(h.name, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW) == nil {
+		// EAGAIN: it is marked now, or was used since. EBUSY: it is in use. And the directory may
+		// lie on a filesystem that is dead itself.
+		if umountIn(h.dir, h.name, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW) == nil {
 			return h.checkGone(dead)
 		}
 	}
@@ -77,16 +79,12 @@ func (h targetHandle) detachInUse(dead, ours facts.Ref) error {
 		return err
 	}
 	defer descriptors.Close()
-	if err := unix.Fchdir(int(descriptors.Fd())); err != nil {
-		return fmt.Errorf("fchdir: %w", err)
-	}
-	defer func() { _ = unix.Chdir("/") }()
 	if err := h.checkUncovered(dead, ours); err != nil {
 		return err
 	}
 	pause("detach/matched")
-	if err := unix.Unmount(strconv.Itoa(fd), unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("umount: %w", err)
+	if err := umountIn(int(descriptors.Fd()), strconv.Itoa(fd), unix.MNT_DETACH); err != nil {
+		return err
 	}
 	return h.checkGone(dead)
 }
