@@ -37,8 +37,13 @@ func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone i
 		// Beneath the volume's root and on its filesystem: the workload owns what lies there,
 		// and a link or a mount of its own could show it the node's disk.
 		below, err := openBeneath(from, sub, unix.RESOLVE_NO_XDEV)
-		if err != nil {
-			return -1, ref, explainMissing(err)
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // and nothing else comes in its place
+			return -1, ref, fmt.Errorf("%w: the directory that was mounted is gone from the volume: %w", operation.ErrRefused, err)
+		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+			return -1, ref, fmt.Errorf("%w: the directory that was mounted is a link, or another filesystem, in the volume now: %w", operation.ErrRefused, err)
+		case err != nil:
+			return -1, ref, fmt.Errorf("look for the directory that was mounted in the volume: %w", err)
 		}
 		defer unix.Close(below)
 		from = below
@@ -66,16 +71,4 @@ func asPlaceholder(fd int) error { return mount.AddAttr(fd, facts.AttrPlaceholde
 // openBeneath opens a mere reference (O_PATH) to a name below a directory. It follows no link.
 func openBeneath(dir int, name string, resolve uint64) (int, error) {
 	return mount.OpenOverNoLink(dir, name, unix.O_PATH|unix.O_NOFOLLOW, resolve|unix.RESOLVE_BENEATH)
-}
-
-// explainMissing says why the directory (or file) that a mount point showed was not found in
-// the volume. The workload may have removed or replaced it, and nothing else comes in its place.
-func explainMissing(err error) error {
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: the directory that was mounted is gone from the volume: %w", operation.ErrRefused, err)
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return fmt.Errorf("%w: the directory that was mounted is a link, or another filesystem, in the volume now: %w", operation.ErrRefused, err)
-	}
-	return fmt.Errorf("look for the directory that was mounted in the volume: %w", err)
 }

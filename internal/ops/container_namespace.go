@@ -71,14 +71,9 @@ func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 }
 
 func (c *containerNamespace) close() {
-	if c.pidfd >= 0 {
-		_ = unix.Close(c.pidfd)
-	}
-	for _, f := range []*os.File{c.mounts, c.thread.dir} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
+	closeFD(&c.pidfd)
+	_ = c.mounts.Close() // nothing if it is nil
+	_ = c.thread.dir.Close()
 }
 
 // alive fails once the container's process has ended: kubelet may unmount its volumes then.

@@ -95,8 +95,6 @@ func (s *swap) run() error {
 		}
 	}
 	switch {
-	case w.Ours == (facts.Ref{}) && len(s.nested) > 0 && s.position == facts.OnDead:
-		err = refuse("something is mounted on %q in the container, which a mount on top would hide", s.nested[0].path)
 	case w.Ours == (facts.Ref{}):
 		err = s.placement.run()
 	case s.position == facts.OnDead:

@@ -44,34 +44,30 @@ type UnreadPath struct {
 // published lists kubelet's own directories. It enters no other filesystem than the
 // one that they lie on, and so no volume. One that cannot be read hides no other.
 func published(q PublishedQuery) (a PublishedAnswer, err error) {
-	left := q.Max
-	unread, err := eachName(q.Pods, "/"+q.Volumes, &left, func(uid, pv string) {
-		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv})
+	err = a.add(q.Pods, "/"+q.Volumes, &q.Max, func(uid, pv string) PublishedVolume {
+		return PublishedVolume{PodUID: uid, PV: pv}
 	})
-	a.Unread = unread
-	if err != nil || q.Devices == "" {
-		return a, err
+	if err == nil && q.Devices != "" {
+		err = a.add(q.Devices, "", &q.Max, func(pv, uid string) PublishedVolume {
+			return PublishedVolume{PodUID: uid, PV: pv, Block: true}
+		})
 	}
-	unread, err = eachName(q.Devices, "", &left, func(pv, uid string) {
-		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv, Block: true})
-	})
-	a.Unread = append(a.Unread, unread...)
 	return a, err
 }
 
-// eachName calls visit with the names in a directory, and with those below each.
-func eachName(at, below string, left *int, visit func(outer, inner string)) (unread []UnreadPath, err error) {
+// add adds the volumes that are named by the names in a directory, and by those below each.
+func (a *PublishedAnswer) add(at, below string, left *int, volume func(outer, inner string) PublishedVolume) error {
 	dir, err := openDir(at)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // kubelet makes it for the first pod
+		return nil // kubelet makes it for the first pod
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(dir)
 	outer, err := namesIn(dir, ".", left)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, o := range outer {
 		inner, err := namesIn(dir, o+below, left)
@@ -79,16 +75,16 @@ func eachName(at, below string, left *int, visit func(outer, inner string)) (unr
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 			continue // there is none, or this is not a directory of kubelet's
 		case errors.Is(err, unix.E2BIG), err != nil && ownShortage(err) != nil:
-			return nil, err
+			return err
 		case err != nil:
-			unread = append(unread, UnreadPath{Path: at + "/" + o + below, Why: errnoOf(err).Error()})
+			a.Unread = append(a.Unread, UnreadPath{Path: at + "/" + o + below, Why: errnoOf(err).Error()})
 			continue
 		}
 		for _, i := range inner {
-			visit(o, i)
+			a.Volumes = append(a.Volumes, volume(o, i))
 		}
 	}
-	return unread, nil
+	return nil
 }
 
 // namesIn lists a directory on the filesystem of another one, and subtracts the number

@@ -41,7 +41,20 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 		}
 	}
 	for _, m := range q.Stack {
-		if err := target.unmountDisconnected(Dead{Mount: m}); err != nil {
+		dead := Dead{Mount: m}
+		fd, err := target.open(m.Ref())
+		if err != nil {
+			return none, err
+		}
+		err = dead.checkFUSE(target.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q")
+		closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
+		if err == nil {
+			err = target.checkTakesOnly(m.Ref(), dead.isCopy)
+		}
+		if err == nil {
+			err = target.detachTop(m.Ref(), facts.Ref{})
+		}
+		if err != nil {
 			return none, err
 		}
 		pause("unmount-dead/one")
@@ -74,23 +87,6 @@ func (h targetHandle) checkMountDead(before facts.Mount) error {
 	return p.check(fd)
 }
 
-// unmountDisconnected detaches the topmost mount, if it is the given one and its daemon is gone.
-func (h targetHandle) unmountDisconnected(dead Dead) error {
-	fd, err := h.open(dead.Ref())
-	if err != nil {
-		return err
-	}
-	err = dead.checkFUSE(h.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q")
-	closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
-	if err != nil {
-		return err
-	}
-	if err := h.checkTakesOnly(dead.Ref(), dead.isCopy); err != nil {
-		return err
-	}
-	return h.detachTop(dead.Ref(), facts.Ref{})
-}
-
 // MountDeadQuery says what the staging path of a volume is to look like that could not be
 // staged.
 type MountDeadQuery struct {
@@ -115,16 +111,13 @@ type MountDeadAnswer struct {
 // the node that takes what they write.
 func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	target, err := openTarget(q.Target)
+	fd, top := -1, facts.Ref{}
+	if err == nil {
+		defer target.close()
+		fd, top, err = target.top()
+	}
 	if errors.Is(err, unix.ENOENT) {
 		return a, nil // the volume was unstaged
-	}
-	if err != nil {
-		return a, err
-	}
-	defer target.close()
-	fd, top, err := target.top()
-	if errors.Is(err, unix.ENOENT) {
-		return a, nil
 	}
 	if err != nil {
 		return a, err

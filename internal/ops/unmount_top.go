@@ -29,7 +29,19 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 		return none, err
 	}
 	if q.Placeholder {
-		return none, target.unmountPlaceholder(top)
+		now, err := target.thread.entry(top)
+		if err == nil && !now.Placeholder() { // no other mount than one of ours is ever unmounted so
+			err = refuse("the topmost mount is no placeholder")
+		}
+		if err != nil {
+			return none, err
+		}
+		pause("unmount-duplicate/checked")
+		if err := target.umount(top); err != nil {
+			return none, err
+		}
+		pause("unmount-duplicate/done")
+		return none, nil
 	}
 	if facts.IsType(q.Top.FSType, facts.FUSE|facts.NFS) { // a disk's may have ended and answer
 		if err := dead.check(target); err != nil {
@@ -42,22 +54,4 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 	}
 	pause("unmount-dead-top/done")
 	return none, nil
-}
-
-// unmountPlaceholder unmounts the topmost mount if it is the given one and has the attributes of
-// a placeholder: no other mount than one of ours is ever unmounted so.
-func (h targetHandle) unmountPlaceholder(m facts.Ref) error {
-	now, err := h.thread.entry(m)
-	if err != nil {
-		return err
-	}
-	if !now.Placeholder() {
-		return refuse("the topmost mount is no placeholder")
-	}
-	pause("unmount-duplicate/checked")
-	if err := h.umount(m); err != nil {
-		return err
-	}
-	pause("unmount-duplicate/done")
-	return nil
 }

@@ -130,7 +130,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "restage: the umount takes another mount with it", file: "internal/ops/restage.go",
-		from: "dead.isCopy); err != nil {", to: "dead.isCopy); err != nil && false {",
+		from: "err = target.checkTakesOnly(m.Ref(), dead.isCopy)", to: "_ = target.checkTakesOnly(m.Ref(), dead.isCopy)",
 		tests: integration, run: "TestRestageTakesNoOtherMount",
 	},
 	{
