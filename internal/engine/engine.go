@@ -124,7 +124,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}
+	e := &Engine{cfg: cfg, locks: &volumeLocks{}, scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }
@@ -172,17 +172,8 @@ func (e *Engine) isClosing() bool {
 	return e.closing
 }
 
-// stuckWorkers returns a channel for each worker that a call left behind because it could not be
-// killed. The channel closes when the worker ends; until then it may still change the volume.
-func stuckWorkers(r healer.Report, err error) []<-chan struct{} {
-	workers := stuckBehind(err)
-	for _, o := range r.Steps {
-		workers = append(workers, stuckBehind(o.Err)...)
-	}
-	return workers
-}
-
-// stuckBehind returns the channels of the stuck workers behind one error.
+// stuckBehind returns a channel for each worker behind an error that could not be killed. The
+// channel closes when the worker ends; until then it may still change the volume.
 func stuckBehind(err error) []<-chan struct{} {
 	if stuck, is := err.(interface{ Ended() <-chan struct{} }); is { //nolint:errorlint // the walk is below
 		return []<-chan struct{}{stuck.Ended()}

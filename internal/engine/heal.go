@@ -7,6 +7,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 	"slices"
 
@@ -47,7 +48,11 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
 	report, err := e.guarded(work, v, lock)
-	lock.unlock(stuckWorkers(report, err))
+	errs := []error{err}
+	for _, o := range report.Steps {
+		errs = append(errs, o.Err)
+	}
+	lock.unlock(stuckBehind(errors.Join(errs...)))
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
 			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)

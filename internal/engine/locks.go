@@ -9,20 +9,18 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// volumeLocks is the table of the volumes that are being worked on. A volume is in it under
-// several keys at once, because callers may name it in several ways: by its paths, by driver and
-// volume_id, and by a superblock that a step brings.
+// volumeLocks is the table of the calls that work on volumes. A call is in it with several keys at
+// once, because callers may name a volume in several ways: by its paths, by driver and volume_id, and
+// by a superblock that a step brings.
 //
 // One heal of a volume runs at a time. Any number of checks run side by side, and none blocks a
 // heal: a check during which a heal begins is preempted and fails, as it may have seen a mount
 // point in the middle of a step.
 type volumeLocks struct {
-	mu     sync.Mutex
-	held   map[key]*volumeLock
-	checks map[key]map[*volumeLock]bool
-	// stuck are the locks of calls that ended, while a worker that cannot be killed may
+	mu sync.Mutex
+	// calls are those that run, and those that ended while a worker that cannot be killed may
 	// still change the volume.
-	stuck []*volumeLock
+	calls []*volumeLock
 }
 
 // volumeLock is one call's entry.
@@ -34,14 +32,10 @@ type volumeLock struct {
 	checks bool
 	// preempted is true once a heal has begun during the check.
 	preempted bool
-	// saved closes when a check that saves its record has done so.
+	// saved is there while a check saves its record, and closes when it has done so.
 	saved chan struct{}
-	// workers close when the stuck workers end.
+	// workers are the stuck ones that a call left. Each closes when its worker ends.
 	workers []<-chan struct{}
-}
-
-func newVolumeLocks() *volumeLocks {
-	return &volumeLocks{held: map[key]*volumeLock{}, checks: map[key]map[*volumeLock]bool{}}
 }
 
 // lock makes an entry for a call, or returns a busy error that says which other call has a key.
@@ -82,28 +76,36 @@ func (l *volumeLock) tryAdd(keys ...key) (saved <-chan struct{}, err error) {
 	defer t.mu.Unlock()
 	t.dropEnded()
 	for _, k := range keys {
-		if other := t.held[k]; other != nil && other != l && (!l.checks || !other.checks) {
+		if other := t.holder(k); other != nil && other != l && (!l.checks || !other.checks) {
 			return other.saved, other.busy(k)
 		}
 	}
+	if len(l.keys) == 0 {
+		t.calls = append(t.calls, l)
+	}
 	for _, k := range keys {
-		if slices.Contains(l.keys, k) {
-			continue
+		if !l.has(k) {
+			l.keys = append(l.keys, k)
 		}
-		l.keys = append(l.keys, k)
-		if l.checks {
-			if t.checks[k] == nil {
-				t.checks[k] = map[*volumeLock]bool{}
-			}
-			t.checks[k][l] = true
-			continue
-		}
-		t.held[k] = l
-		for check := range t.checks[k] {
-			check.preempted = true
+	}
+	for _, other := range t.calls {
+		if !l.checks && other.checks && slices.ContainsFunc(keys, other.has) {
+			other.preempted = true
 		}
 	}
 	return nil, nil
+}
+
+func (l *volumeLock) has(k key) bool { return slices.Contains(l.keys, k) }
+
+// holder returns the call that keeps heals from a key: a heal, or a check that saves its record; nil
+// for none.
+func (t *volumeLocks) holder(k key) *volumeLock {
+	at := slices.IndexFunc(t.calls, func(l *volumeLock) bool { return l.has(k) && (!l.checks || l.saved != nil) })
+	if at < 0 {
+		return nil
+	}
+	return t.calls[at]
 }
 
 func (l *volumeLock) busy(at key) error {
@@ -141,22 +143,16 @@ func (l *volumeLock) hold() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dropEnded()
-	if l.preempted || slices.ContainsFunc(l.keys, func(k key) bool { return t.held[k] != nil }) {
+	if l.preempted || slices.ContainsFunc(l.keys, func(k key) bool { return t.holder(k) != nil }) {
 		return false
 	}
 	l.saved = make(chan struct{})
-	for _, k := range l.keys {
-		t.held[k] = l
-	}
 	return true
 }
 
 func (l *volumeLock) release() {
 	l.table.mu.Lock()
 	defer l.table.mu.Unlock()
-	for _, k := range l.keys {
-		delete(l.table.held, k)
-	}
 	close(l.saved)
 	l.saved = nil
 }
@@ -179,15 +175,14 @@ func (l *volumeLock) unlock(workers []<-chan struct{}) {
 	defer l.table.mu.Unlock()
 	if len(workers) > 0 && !l.checks {
 		l.workers = workers
-		l.table.stuck = append(l.table.stuck, l)
 		return
 	}
-	l.drop()
+	l.table.calls = slices.DeleteFunc(l.table.calls, func(other *volumeLock) bool { return other == l })
 }
 
-// dropEnded drops the locks whose stuck workers have ended.
+// dropEnded drops the calls that had stuck workers, which have ended.
 func (t *volumeLocks) dropEnded() {
-	t.stuck = slices.DeleteFunc(t.stuck, func(l *volumeLock) bool {
+	t.calls = slices.DeleteFunc(t.calls, func(l *volumeLock) bool {
 		for _, worker := range l.workers {
 			select {
 			case <-worker:
@@ -195,23 +190,8 @@ func (t *volumeLocks) dropEnded() {
 				return false
 			}
 		}
-		l.drop()
-		return true
+		return len(l.workers) > 0
 	})
-}
-
-// drop frees all keys. The table is locked.
-func (l *volumeLock) drop() {
-	for _, k := range l.keys {
-		if !l.checks {
-			delete(l.table.held, k)
-			continue
-		}
-		if delete(l.table.checks[k], l); len(l.table.checks[k]) == 0 {
-			delete(l.table.checks, k)
-		}
-	}
-	l.keys = nil
 }
 
 // key is one way to name what is worked on.

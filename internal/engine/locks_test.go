@@ -237,7 +237,7 @@ func TestChecksShareAVolume(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(b.engine.locks.checks) != 0 {
+	if len(b.engine.locks.calls) != 0 {
 		t.Error("checks that ended are in the table")
 	}
 }
@@ -276,7 +276,7 @@ func TestHealPreemptsACheck(t *testing.T) {
 // While a check saves its record, no heal begins, other checks go on, and none of them
 // saves beside it.
 func TestCheckThatSaves(t *testing.T) {
-	table, at := newVolumeLocks(), volumeKey(driver, volID)
+	table, at := &volumeLocks{}, volumeKey(driver, volID)
 	enter := func(checks bool) (*volumeLock, error) { return table.lock(checks, at) }
 	first, _ := enter(true)
 	second, _ := enter(true)
@@ -309,8 +309,8 @@ func TestCheckThatSaves(t *testing.T) {
 		check.unlock(nil)
 	}
 	heal.unlock(nil)
-	if len(table.held) != 0 || len(table.checks) != 0 {
-		t.Errorf("left are %v, %v", table.held, table.checks)
+	if len(table.calls) != 0 {
+		t.Errorf("left are %v", table.calls)
 	}
 }
 
@@ -326,15 +326,15 @@ func TestCheckThatIsStuck(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if len(b.engine.locks.checks) != 0 || len(b.engine.locks.held) != 0 {
-		t.Errorf("left are %v, %v", b.engine.locks.checks, b.engine.locks.held)
+	if len(b.engine.locks.calls) != 0 {
+		t.Errorf("left are %v", b.engine.locks.calls)
 	}
 }
 
 // A heal that comes while a check saves its record waits for that, and is not turned away.
 func TestHealWaitsForACheckThatSaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a heal waits for a second
-		table := newVolumeLocks()
+		table := &volumeLocks{}
 		k := volumeKey(driver, volID)
 		check, err := table.lock(true, k)
 		if err != nil {
