@@ -30,7 +30,7 @@ const admitAtOnce = 16
 
 // admitAll asks for a permit for each step and notes which were refused. Its error is a
 // busy one.
-func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []healer.Step, lock *volumeLock, t *tries) ([]admission, error) {
+func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []healer.Step, lock *volumeLock, t tries) ([]admission, error) {
 	permits, errs := make([]healer.Permit, len(steps)), make([]error, len(steps))
 	var asking errgroup.Group
 	asking.SetLimit(admitAtOnce)

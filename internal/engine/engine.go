@@ -172,6 +172,15 @@ func (e *Engine) isClosing() bool {
 	return e.closing
 }
 
+// stuckIn returns a channel for each worker that steps left behind. It may still act, so no other step
+// acts beside it.
+func stuckIn(steps []healer.Outcome) (workers []<-chan struct{}) {
+	for _, o := range steps {
+		workers = append(workers, stuckBehind(o.Err)...)
+	}
+	return workers
+}
+
 // stuckBehind returns a channel for each worker behind an error that could not be killed. The
 // channel closes when the worker ends; until then it may still change the volume.
 func stuckBehind(err error) []<-chan struct{} {

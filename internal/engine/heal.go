@@ -7,7 +7,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"runtime/debug"
 	"slices"
 
@@ -48,11 +47,7 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
 	report, err := e.guarded(work, v, lock)
-	errs := []error{err}
-	for _, o := range report.Steps {
-		errs = append(errs, o.Err)
-	}
-	lock.unlock(stuckBehind(errors.Join(errs...)))
+	lock.unlock(append(stuckBehind(err), stuckIn(report.Steps)...))
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
 			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
@@ -78,7 +73,7 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
 		return report, healer.RefusedBy(healer.RuleMode, healer.Failed("the volume was not checked", err))
 	}
-	t := newTries()
+	t := tries{tried: map[string]bool{}, refused: map[string]healer.Refusal{}}
 	for first := true; ; first = false {
 		c, failures, err := e.examine(ctx, v, lock) // observe.go, collect.go: what is there
 		if err != nil {
@@ -95,18 +90,16 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (h
 		if !d.Sick() {
 			return report, nil
 		}
-		steps := t.next(d) // next.go: the least invasive step that may help
-		onlySays := lock.checks && !e.cfg.CheckOnly
-		if len(steps) == 0 || onlySays { // the diagnosis has what a heal would try
+		steps := t.next(d)                          // next.go: the least invasive step that may help
+		onlySays := lock.checks && !e.cfg.CheckOnly // the diagnosis has what a heal would try
+		if len(steps) == 0 || onlySays || len(stuckIn(report.Steps)) > 0 {
 			return e.report(ctx, report, t, lock.checks) // report.go
 		}
 		admitted, err := e.admitAll(ctx, d, steps, lock, t) // admit.go: identity, the gate
 		if err != nil {
 			return report, err
 		}
-		outcomes := e.run(ctx, c, admitted) // run.go: the audit log, the step
-		report.Steps = append(report.Steps, outcomes...)
-		t.done(outcomes)
+		report.Steps = append(report.Steps, e.run(ctx, c, admitted)...) // run.go: the audit log, the step
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // report says what became of a volume, after the last observation.
-func (e *Engine) report(ctx context.Context, r healer.Report, t *tries, checks bool) (healer.Report, error) {
+func (e *Engine) report(ctx context.Context, r healer.Report, t tries, checks bool) (healer.Report, error) {
 	for _, o := range r.Steps {
 		if healer.KindOf(o.Err) == healer.KindUnauthenticated {
 			// Other secrets may heal it.
