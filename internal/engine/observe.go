@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/klog/v2"
 
@@ -28,11 +27,8 @@ var errMoved = errors.New("the mount table kept changing")
 func (e *Engine) observe(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Case, error) {
 	seenEmpty := map[string]bool{}
 	for pass := range maxObservations {
-		o, err := e.newObservation(v, lock, pass > 0)
-		if err != nil {
-			return healer.Case{}, err
-		}
-		err = o.run(ctx)
+		o := &observation{engine: e, node: e.cfg.Node, lock: lock, topology: pass == 0}
+		err := o.run(ctx, v)
 		if err == nil && !o.newlyEmpty(seenEmpty) {
 			return o.c, nil
 		}
@@ -58,32 +54,27 @@ type observation struct {
 	c     healer.Case
 }
 
-func (e *Engine) newObservation(v healer.Volume, lock *volumeLock, again bool) (*observation, error) {
-	read := e.cfg.Node.Topology
-	if again {
-		read = e.cfg.Node.Mounts
+func (o *observation) run(ctx context.Context, v healer.Volume) (err error) {
+	read := o.node.Mounts
+	if o.topology {
+		read = o.node.Topology
 	}
-	table, err := read()
-	if err != nil {
-		return nil, healer.Failed("read the mount table", err)
+	if o.table, err = read(); err != nil {
+		return healer.Failed("read the mount table", err)
 	}
-	v.Path = e.cfg.Node.RealPath(v.Path)
+	v.Path = o.node.RealPath(v.Path)
 	if v.StagingPath != "" {
-		v.StagingPath = e.cfg.Node.RealPath(v.StagingPath)
-	} else if base := e.cfg.Node.Kubelet().Layout(v.Path).Base; base != "" && len(table.Stack(base)) > 0 {
+		v.StagingPath = o.node.RealPath(v.StagingPath)
+	} else if base := o.node.Kubelet().Layout(v.Path).Base; base != "" && len(o.table.Stack(base)) > 0 {
 		v.StagingPath = base // the path is that of the staged mount, or below it
 	}
-	return &observation{engine: e, node: e.cfg.Node, lock: lock, table: table, topology: !again, c: healer.Case{
+	o.c = healer.Case{
 		Volume:      v,
-		BootID:      e.cfg.Node.BootID(),
+		BootID:      o.node.BootID(),
 		Began:       node.SinceBoot(),
-		BootTime:    e.cfg.Node.BootTime(),
+		BootTime:    o.node.BootTime(),
 		Superblocks: map[facts.Dev]healer.Superblock{},
-	}}, nil
-}
-
-func (o *observation) run(ctx context.Context) error {
-	v := o.c.Volume
+	}
 	if v.Path != v.StagingPath {
 		o.add(o.roleOf(v.Path), v.Path, true)
 	}
@@ -151,7 +142,7 @@ func (o *observation) loadRecord(ctx context.Context) {
 func (o *observation) roleOf(path string) healer.Role {
 	l := o.node.Kubelet().Layout(path)
 	staging := o.c.Volume.StagingPath
-	below := beneath(path, staging) && len(o.table.Stack(staging)) > 0
+	below := facts.Beneath(staging, path) && len(o.table.Stack(staging)) > 0
 	if !below && (l.Kind == layout.Staging || l.Kind == layout.BlockStaging) {
 		return healer.RoleStaging
 	}
@@ -174,8 +165,11 @@ func (o *observation) add(role healer.Role, at string, named bool) {
 		Layout: parsed,
 		Stack:  o.stack(at),
 	}
-	if parent, within := o.withinStaged(at); within && len(p.Stack) == 0 {
-		p.Role, p.Stack = healer.RoleStaging, o.stack(parent.Path)
+	if staging := o.c.Volume.StagingPath; len(p.Stack) == 0 && staging != "" {
+		// Some drivers publish a directory of what they staged.
+		if parent, found := o.table.ParentMount(at); found && facts.Beneath(staging, parent.Path) {
+			p.Role, p.Stack = healer.RoleStaging, o.stack(parent.Path)
+		}
 	}
 	o.c.MountPoints = append(o.c.MountPoints, p)
 }
@@ -197,23 +191,6 @@ func (o *observation) refresh(mounts []facts.Mount) []facts.Mount {
 	mounts, there := o.node.Refresh(mounts)
 	o.moved = o.moved || !there
 	return mounts
-}
-
-// withinStaged finds the staged mount that a path lies in: some drivers publish a
-// directory of what they staged.
-func (o *observation) withinStaged(path string) (facts.Mount, bool) {
-	staging := o.c.Volume.StagingPath
-	if !beneath(path, staging) {
-		return facts.Mount{}, false
-	}
-	parent, found := o.table.ParentMount(path)
-	return parent, found && (parent.Path == staging || beneath(parent.Path, staging))
-}
-
-// beneath reports whether a path is inside a directory; dir may be empty.
-func beneath(p, dir string) bool {
-	rest, within := strings.CutPrefix(p, dir)
-	return within && dir != "" && rest != "" && rest[0] == '/'
 }
 
 // newlyEmpty reports whether this pass shows a mount point empty that no earlier pass did: the

@@ -181,7 +181,7 @@ func (o *observation) isVolumes(p healer.MountPoint) bool {
 // that is something else, such as an emptyDir of a container whose mounts propagate to
 // the host; and so is a mount above.
 func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
-	staged := func(at string) bool { return at == p.Layout.Base || beneath(at, p.Layout.Base) }
+	staged := func(at string) bool { return p.Layout.Base != "" && facts.Beneath(p.Layout.Base, at) }
 	parent, _ := o.table.ParentMount(path.Dir(m.Path))
 	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
 }
