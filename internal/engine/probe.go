@@ -41,15 +41,11 @@ func (o *observation) inspect(ctx context.Context) error {
 		return err // no check probes a volume while it is healed
 	}
 	groups := o.groups()
-	if len(groups) == 1 {
-		o.ask(ctx, groups[0])
-	} else {
-		var wg sync.WaitGroup
-		for _, g := range groups {
-			wg.Go(func() { o.ask(ctx, g) })
-		}
-		wg.Wait()
+	var asking sync.WaitGroup
+	for _, g := range groups {
+		asking.Go(func() { o.ask(ctx, g) })
 	}
+	asking.Wait()
 	for _, g := range groups {
 		if g.err != nil {
 			return healer.Failed("inspect the volume", g.err)

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -72,15 +71,11 @@ func seenBySteps(steps []healer.Outcome) (found []healer.Condition) {
 // it.
 func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 	var sick facts.Filter
-	var devs []facts.Dev
 	for _, cond := range r.After.Conditions {
 		p, _ := r.After.Case.MountPoint(cond.MountPoint)
 		top, mounted := p.Top()
 		if !mounted || top.MayBeNode() { // that of a device node is devtmpfs
 			continue
-		}
-		if !slices.Contains(devs, top.Dev) {
-			devs = append(devs, top.Dev)
 		}
 		if showsAll(r.After.Case, top.Dev) {
 			sick.Superblocks = append(sick.Superblocks, top.Dev)
@@ -88,24 +83,33 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 			sick.Beneath = append(sick.Beneath, facts.Directory{Dev: top.Dev, Path: top.Root})
 		}
 	}
-	if len(devs) == 0 {
+	if len(sick.Superblocks)+len(sick.Beneath) == 0 {
 		return
 	}
-	table, err := e.cfg.Node.Topology()
-	if err == nil {
-		var found node.Containers
-		found, err = e.cfg.Node.InContainers(ctx, nil, sick)
-		addHeld(&r.Held, found)
-	}
-	if err != nil {
+	table, tableErr := e.cfg.Node.Topology()
+	found, err := e.cfg.Node.InContainers(ctx, nil, sick)
+	if err := errors.Join(tableErr, err); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot tell which containers have the volume mounted")
 		return
 	}
-	for _, dev := range devs {
-		for _, m := range table.Of(dev) {
-			if sick.Wants(m) {
-				r.Held.Mounts++
-			}
+	r.Held.Mounts = len(found.Mounts)
+	for _, m := range table.Mounts() {
+		if sick.Wants(m) {
+			r.Held.Mounts++
+		}
+	}
+	var by []facts.Workload
+	for _, m := range found.Mounts {
+		by = append(by, m.Workload)
+	}
+	for _, u := range found.Unverified {
+		if u.Has {
+			by = append(by, u.Workload)
+		}
+	}
+	for _, w := range by {
+		if name := healer.WorkloadName(w.PodUID, w.ContainerID); name != "" && !slices.Contains(r.Held.By, name) {
+			r.Held.By = append(r.Held.By, name)
 		}
 	}
 }
@@ -114,21 +118,4 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 // directory of one that others have, too, as the node's own filesystem.
 func showsAll(c healer.Case, dev facts.Dev) bool {
 	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Dev() == dev && p.Mounted() && p.Stack[0].Root == "/" })
-}
-
-func addHeld(h *healer.Held, found node.Containers) {
-	name := func(podUID, containerID string) {
-		if w := healer.WorkloadName(podUID, containerID); w != "" && !slices.Contains(h.By, w) {
-			h.By = append(h.By, w)
-		}
-	}
-	h.Mounts = len(found.Mounts)
-	for _, m := range found.Mounts {
-		name(m.PodUID, m.ContainerID)
-	}
-	for _, u := range found.Unverified {
-		if u.Has {
-			name(u.PodUID, u.ContainerID)
-		}
-	}
 }
