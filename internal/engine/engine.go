@@ -61,13 +61,8 @@ type Audit interface {
 	After(e ...healer.AuditEntry) error
 }
 
-// Config is what an engine is made of.
-type Config struct {
-	Node      Node
-	Providers []healer.Provider
-	Gate      healer.Gate
-	Records   Records
-	Audit     Audit
+// Settings are what whoever runs an engine decides; docs/flags.md says what most mean.
+type Settings struct {
 	// Drivers are those whose volumes are served; empty: all.
 	Drivers []string
 	// CheckOnly stops every call before its first step, and writes nothing.
@@ -83,10 +78,20 @@ type Config struct {
 	LookupInterval time.Duration
 	// NoLookup has the drivers whose daemons are never asked for such a name.
 	NoLookup []string
+	// HealTimeout bounds the work on one volume, whatever the caller's deadline.
+	HealTimeout time.Duration
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Settings
+	Node      Node
+	Providers []healer.Provider
+	Gate      healer.Gate
+	Records   Records
+	Audit     Audit
 	// SyncExt4 is true where the kernel does not say that an ext4 has shut itself down.
 	SyncExt4 bool
-	// Timeout bounds the work on one volume, whatever the caller's deadline.
-	Timeout time.Duration
 	// CollectTimeout bounds what providers ask for themselves in one observation.
 	CollectTimeout time.Duration
 }
@@ -121,7 +126,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("engine: no providers")
 	case cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
 		return nil, fmt.Errorf("engine: no such write probe: %q", cfg.ProbeWrite)
-	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
+	case cfg.HealTimeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}
 	e := &Engine{cfg: cfg, locks: &volumeLocks{}, scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}

@@ -15,7 +15,7 @@ func TestConfigIsChecked(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"node": func(c *Config) { c.Node = nil }, "gate": func(c *Config) { c.Gate = nil },
 		"records": func(c *Config) { c.Records = nil }, "audit": func(c *Config) { c.Audit = nil },
-		"providers": func(c *Config) { c.Providers = nil }, "timeout": func(c *Config) { c.Timeout = 0 },
+		"providers": func(c *Config) { c.Providers = nil }, "timeout": func(c *Config) { c.HealTimeout = 0 },
 	} {
 		bad := good
 		change(&bad)
@@ -27,7 +27,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 // The work has a deadline of its own, whatever the caller's is.
 func TestWorkHasItsOwnDeadline(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.Timeout = time.Hour })
+	b := newFixture(t, func(c *Config) { c.HealTimeout = time.Hour })
 	b.healthy()
 	b.fall(podA, healer.NotMounted)
 	var left time.Duration

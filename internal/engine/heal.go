@@ -43,7 +43,7 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 		return healer.Report{}, err
 	}
 	// The caller may leave; what was begun is finished all the same.
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.HealTimeout)
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
 	report, err := e.guarded(work, v, lock)

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -65,25 +67,18 @@ const (
 
 // Config is what the parts are made of, checked; docs/flags.md says what most fields mean.
 type Config struct {
+	engine.Settings
 	// Name is what Identity answers.
 	Name, Version string
-	// Drivers are those whose volumes are served; empty: all.
-	Drivers       []string
 	KubeletRoot   string
 	PathRoots     []string
 	StateDir      string
 	HostNamespace string
-	// CheckOnly stops every call before its first step, Off answers none.
-	CheckOnly, Off bool
-	DryRun         bool
-	Standalone     bool
+	// Off has no call answered.
+	Off            bool
 	ProbeTimeout   time.Duration
 	SlowAnswer     time.Duration
-	ProbeWrite     engine.WriteProbe
-	LookupInterval time.Duration
-	NoLookup       []string
 	HealContainers containers.Scope
-	HealTimeout    time.Duration
 	FUSEAbort      bool
 	// DisabledProviders are not asked.
 	DisabledProviders []string
@@ -135,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p.onClose(func(context.Context) error { return dir.Close() })
+	p.onClose(dir)
 	p.records = dir.Records()
 	if err := p.records.Prune(time.Now()); err != nil {
 		klog.ErrorS(err, "Cannot remove old records")
@@ -143,11 +138,11 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 	if p.audit, err = dir.Audit(); err != nil {
 		return nil, err
 	}
-	p.onClose(func(context.Context) error { return p.audit.Close() })
+	p.onClose(p.audit)
 	if p.namespace, err = node.OpenNamespace(cfg.HostNamespace, append([]string{cfg.KubeletRoot}, cfg.PathRoots...)); err != nil {
 		return nil, engine.ExplainPermission("a start", cfg.HostNamespace, err, privilege.Own)
 	}
-	p.onClose(func(context.Context) error { return p.namespace.Close() })
+	p.onClose(p.namespace)
 	if p.Workers, err = newPool(cfg, p.namespace); err != nil {
 		return nil, err
 	}
@@ -225,22 +220,14 @@ func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver
 		p.OnStop(BriefTimeout, Background(context.WithoutCancel(ctx), "the Kubernetes API is still followed", c.Run))
 	}
 	p.engine, err = engine.New(engine.Config{
-		Node:       p.Node,
-		Providers:  providers,
-		Gate:       gate,
-		Records:    p.records,
-		Audit:      p.audit,
-		Drivers:    p.cfg.Drivers,
-		CheckOnly:  p.cfg.CheckOnly,
-		DryRun:     p.cfg.DryRun,
-		Standalone: p.cfg.Standalone,
-		ProbeWrite: p.cfg.ProbeWrite,
-		SyncExt4:   !node.TellsShutdown(),
-		Timeout:    p.cfg.HealTimeout,
-
+		Settings:       p.cfg.Settings,
+		Node:           p.Node,
+		Providers:      providers,
+		Gate:           gate,
+		Records:        p.records,
+		Audit:          p.audit,
+		SyncExt4:       !node.TellsShutdown(),
 		CollectTimeout: p.cfg.ProbeTimeout,
-		LookupInterval: p.cfg.LookupInterval,
-		NoLookup:       p.cfg.NoLookup,
 	})
 	return p.engine, err
 }
@@ -248,6 +235,10 @@ func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver
 // NewServer makes the server, which Close ends. It calls h, which is the engine or counts what
 // the engine does.
 func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(context.Context) healer.LoopState) (_ *nodeserver.Server, err error) {
+	driver := "" // unless a single one is served
+	if len(p.cfg.Drivers) == 1 {
+		driver = p.cfg.Drivers[0]
+	}
 	var roots []string
 	for configured, resolved := range p.namespace.RealRoots() {
 		roots = append(roots, configured, resolved)
@@ -265,7 +256,7 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 		States:      states,
 		Status:      func(ctx context.Context) []nodeserver.StatusLine { return p.status(ctx, c, states) },
 		Audit:       p.audit,
-		Driver:      p.cfg.onlyDriver(),
+		Driver:      driver,
 		Name:        p.cfg.Name,
 		Version:     p.cfg.Version,
 		Off:         p.cfg.Off,
@@ -278,14 +269,6 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 		MayCall:     p.cfg.MayCall,
 	})
 	return p.server, err
-}
-
-// onlyDriver returns the one driver that is served; empty: there may be several.
-func (c *Config) onlyDriver() string {
-	if len(c.Drivers) == 1 {
-		return c.Drivers[0]
-	}
-	return ""
 }
 
 // Background has run run until ctx ends or stop is called, which waits for its end; late says what
@@ -310,13 +293,15 @@ func Background(ctx context.Context, late string, run func(context.Context)) (st
 
 // OnStop has Close call stop before it closes what was opened until now.
 func (p *Parts) OnStop(within time.Duration, stop func(context.Context) error) {
-	p.onClose(func(ctx context.Context) error {
-		logCut(bounded(ctx, within, stop))
+	p.closers = append(p.closers, func(ctx context.Context) error {
+		stopWithin(ctx, within, stop)
 		return nil
 	})
 }
 
-func (p *Parts) onClose(c func(context.Context) error) { p.closers = append(p.closers, c) }
+func (p *Parts) onClose(c io.Closer) {
+	p.closers = append(p.closers, func(context.Context) error { return c.Close() })
+}
 
 // Close stops the server, the engine and what stop stops side by side: they take no new
 // calls, begin no new steps and no new checks. Then it closes what these use: the API,
@@ -328,13 +313,11 @@ func (p *Parts) Close(ctx context.Context, stop ...func(context.Context) error) 
 	if p.server != nil {
 		stop = append(stop, p.server.Stop)
 	}
-	stopped := make(chan error, len(stop))
+	var stopping sync.WaitGroup
 	for _, s := range stop {
-		go func() { stopped <- bounded(ctx, stopTimeout, s) }()
+		stopping.Go(func() { stopWithin(ctx, stopTimeout, s) })
 	}
-	for range stop {
-		logCut(<-stopped)
-	}
+	stopping.Wait()
 	var errs []error
 	for _, c := range slices.Backward(p.closers) {
 		errs = append(errs, c(ctx))
@@ -342,18 +325,13 @@ func (p *Parts) Close(ctx context.Context, stop ...func(context.Context) error) 
 	return errors.Join(errs...)
 }
 
-// bounded runs a stage of the shutdown under its deadline. ctx may have ended by then; only
-// its values are used.
-func bounded(ctx context.Context, d time.Duration, stop func(context.Context) error) error {
+// stopWithin runs a stage of the shutdown under its deadline. ctx may have ended by then; only
+// its values are used. What did not end in time is logged: that is no failure of the server, which
+// was told to stop.
+func stopWithin(ctx context.Context, d time.Duration, stop func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d)
 	defer cancel()
-	return stop(ctx)
-}
-
-// logCut logs what did not end in time. That is no failure of the server, which was
-// told to stop.
-func logCut(err error) {
-	if err != nil {
+	if err := stop(ctx); err != nil {
 		klog.ErrorS(err, "Stopped before everything had ended")
 	}
 }

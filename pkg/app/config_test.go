@@ -8,6 +8,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/command"
+	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/internal/setup"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
@@ -15,14 +16,15 @@ import (
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, "", config{
 		Config: setup.Config{
-			Name:         "node-healer.csi-addons.io",
-			KubeletRoot:  "/var/lib/kubelet",
-			StateDir:     "/var/lib/node-healer",
-			ProbeTimeout: 5 * time.Second,
-			SlowAnswer:   time.Second,
-			ProbeWrite:   "on-suspicion", HealContainers: "fuse",
-			HealTimeout: 2 * time.Minute, DriverTimeout: 2 * time.Minute,
-			AllowedUIDs: []uint32{0},
+			Settings:       engine.Settings{ProbeWrite: "on-suspicion", HealTimeout: 2 * time.Minute},
+			Name:           "node-healer.csi-addons.io",
+			KubeletRoot:    "/var/lib/kubelet",
+			StateDir:       "/var/lib/node-healer",
+			ProbeTimeout:   5 * time.Second,
+			SlowAnswer:     time.Second,
+			HealContainers: "fuse",
+			DriverTimeout:  2 * time.Minute,
+			AllowedUIDs:    []uint32{0},
 		},
 		endpoint: "unix:///run/csi-addons/csi-addons.sock",
 		mode:     modeHeal,
@@ -39,9 +41,10 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
 		--driver-timeout=3m --csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		Config: setup.Config{
-			Name: "m", Drivers: []string{"d", "e"}, KubeletRoot: "/k", PathRoots: []string{"/a", "/b"}, StateDir: "/st", CheckOnly: true, DryRun: true,
-			HostNamespace: "/proc/1/ns/mnt", ProbeTimeout: time.Second, SlowAnswer: 300 * time.Millisecond, ProbeWrite: "never", HealContainers: "off",
-			HealTimeout: time.Minute, DriverTimeout: 3 * time.Minute, CSISockets: map[string]string{"d": "/k/d.sock"}, AllowedUIDs: []uint32{0, 1000}, GatewayUID: 7,
+			Settings: engine.Settings{Drivers: []string{"d", "e"}, CheckOnly: true, DryRun: true, ProbeWrite: "never", HealTimeout: time.Minute},
+			Name:     "m", KubeletRoot: "/k", PathRoots: []string{"/a", "/b"}, StateDir: "/st",
+			HostNamespace: "/proc/1/ns/mnt", ProbeTimeout: time.Second, SlowAnswer: 300 * time.Millisecond, HealContainers: "off",
+			DriverTimeout: 3 * time.Minute, CSISockets: map[string]string{"d": "/k/d.sock"}, AllowedUIDs: []uint32{0, 1000}, GatewayUID: 7,
 		},
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true,
 		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, checkInterval: 2 * time.Minute, logging: command.Logging{Verbosity: 4, Format: "text"},

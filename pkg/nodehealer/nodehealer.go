@@ -115,11 +115,14 @@ func New(cfg Config) (_ *Healer, err error) {
 	probe := cmp.Or(cfg.ProbeTimeout, setup.DefaultProbeTimeout)
 	ctx := context.Background()
 	parts, err := setup.Open(ctx, setup.Config{
-		Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), Drivers: []string{cfg.Driver}, StateDir: cfg.StateDir,
+		Settings: engine.Settings{
+			Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, ProbeWrite: engine.WriteOnSuspicion,
+			HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
+		},
+		Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), StateDir: cfg.StateDir,
 		KubeletRoot: cmp.Or(cfg.KubeletRoot, setup.DefaultKubeletRoot), HostNamespace: cmp.Or(cfg.HostMountNamespace, "/proc/1/ns/mnt"),
-		Standalone: cfg.Gate == nil, ProbeTimeout: probe, SlowAnswer: probe / setup.SlowShare, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
-		ProbeWrite: engine.WriteOnSuspicion, HealContainers: containers.FUSE, AllowedUIDs: cfg.AllowedUIDs, MayCall: cfg.MayCall,
-		Providers: cfg.Providers, OwnWorker: true,
+		ProbeTimeout: probe, SlowAnswer: probe / setup.SlowShare, HealContainers: containers.FUSE,
+		AllowedUIDs: cfg.AllowedUIDs, MayCall: cfg.MayCall, Providers: cfg.Providers, OwnWorker: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nodehealer: %w", err)
