@@ -9,6 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/internal/setup"
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 )
 
@@ -33,7 +34,7 @@ type config struct {
 	loop          string
 	checkInterval time.Duration
 	// restageDrivers are orders by the name of the driver.
-	restageDrivers namedValues
+	restageDrivers map[string]healer.RestageOrder
 	logging        command.Logging
 	version        bool
 	probe          bool
@@ -54,10 +55,10 @@ func (c *config) flags() *flag.FlagSet {
 	f.BoolVar(&c.pprof, "pprof", false, "serve Go's profiles at /debug/pprof/ of --metrics-socket, to root only")
 	f.UintVar(&c.gatewayUID, "gateway-uid", 0, "user and group that node-healer-gateway runs as; required with --gateway-socket")
 	f.StringVar(&c.Name, "name", "node-healer.csi-addons.io", "`name` that Identity answers and the gateway registers: RFC 1035, at most 63 characters; never a driver's")
-	f.Var((*stringList)(&c.Drivers), "driver-name", "`name` of a CSI driver whose volumes are served; repeatable; empty: all. A single one is also the driver of volumes without vol_data.json, and csi.v1.Node then finds volumes by ID alone")
+	f.Func("driver-name", "`name` of a CSI driver whose volumes are served; repeatable; empty: all. A single one is also the driver of volumes without vol_data.json, and csi.v1.Node then finds volumes by ID alone", appendTo(&c.Drivers))
 	f.StringVar(&c.nodeID, "node-id", "", "this node's `name` in Kubernetes; required where there is an API to ask")
 	f.StringVar(&c.KubeletRoot, "kubelet-root", setup.DefaultKubeletRoot, "kubelet's root `directory`; may be a symbolic link")
-	f.Var((*stringList)(&c.PathRoots), "path-root", "further `directory` beneath which volume paths may lie; repeatable")
+	f.Func("path-root", "further `directory` beneath which volume paths may lie; repeatable", appendTo(&c.PathRoots))
 	f.StringVar(&c.StateDir, "state-dir", "/var/lib/node-healer", "`directory` for records and the audit log; one server at a time")
 	f.StringVar(&c.mode, "mode", modeHeal, "`mode`: heal; check (changes no mount and writes to no volume); off (NodeHealer answers UNIMPLEMENTED)")
 	f.StringVar(&c.loop, "loop", cluster.LoopOff, "what the node does by itself: `mode` observe (checks its volumes and reports); heal (also heals them); off. The cluster's setting loop counts instead, unless it is off here")
@@ -70,15 +71,15 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar((*string)(&c.HealContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
 	f.StringVar((*string)(&c.ProbeWrite), "probe-write", string(engine.WriteOnSuspicion), "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors, or it or the one beneath an overlay is read-only or shut down); never")
 	f.DurationVar(&c.LookupInterval, "lookup-interval", 0, "with --loop, how often a FUSE daemon that answers is asked for a name that cannot exist, which only its storage knows: 1m to 24h; 0: only in a call, after a step, and where something else is wrong. A store bills each question")
-	f.Var((*stringList)(&c.NoLookup), "no-lookup-driver", "`name` of a CSI driver whose FUSE daemons are never asked for such a name; repeatable")
+	f.Func("no-lookup-driver", "`name` of a CSI driver whose FUSE daemons are never asked for such a name; repeatable", appendTo(&c.NoLookup))
 	f.DurationVar(&c.HealTimeout, "heal-timeout", setup.DefaultHealTimeout, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
 	f.BoolVar(&c.FUSEAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that hangs, if all its mounts are the volume's: what was not written yet is lost")
-	f.Var((*stringList)(&c.DisabledProviders), "disable-provider", "`name` of a provider that is not asked, and whose steps do not run; repeatable")
-	f.Var(&c.restageDrivers, "restage-driver", "`DRIVER=ORDER`: with --standalone, a driver that stages a volume anew whose FUSE daemon has died: stage-first or unmount-first (docs/restage.md); repeatable")
+	f.Func("disable-provider", "`name` of a provider that is not asked, and whose steps do not run; repeatable", appendTo(&c.DisabledProviders))
+	f.Func("restage-driver", "`DRIVER=ORDER`: with --standalone, a driver that stages a volume anew whose FUSE daemon has died: stage-first or unmount-first (docs/restage.md); repeatable", putInto(&c.restageDrivers))
 	f.DurationVar(&c.DriverTimeout, "driver-timeout", setup.DefaultDriverTimeout, "how long a driver may take to stage a volume anew, within --heal-timeout: 1s to 1h")
-	f.Var((*namedValues)(&c.CSISockets), "csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable")
+	f.Func("csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable", putInto(&c.CSISockets))
 	c.AllowedUIDs = []uint32{0}
-	f.Var((*uidList)(&c.AllowedUIDs), "allowed-uids", "comma-separated user `ids` that may call")
+	f.Func("allowed-uids", "comma-separated user `ids` that may call (default 0)", uidsInto(&c.AllowedUIDs))
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account, and no API outside of a cluster")
 	f.StringVar(&c.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
 	f.StringVar(&c.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")

@@ -90,7 +90,7 @@ func (c *config) checkSockets() error {
 func (c *config) checkRestage() error {
 	errs := []error{rule("--restage-driver", len(c.restageDrivers) == 0 || c.Standalone, "is for --standalone; elsewhere the setting restage-drivers says it")}
 	for name, order := range c.restageDrivers {
-		_, err := healer.ParseRestageOrder(order)
+		_, err := healer.ParseRestageOrder(string(order))
 		errs = append(errs, named("--restage-driver", nodeserver.ValidDriverName(name)), named("--restage-driver", err))
 	}
 	return errors.Join(errs...)

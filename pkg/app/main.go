@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/command"
@@ -29,6 +30,11 @@ const maxProcessors = 2
 
 // probeTimeout is below the timeout of the exec probes in the manifest.
 const probeTimeout = 4 * time.Second
+
+// spareThreads is how many threads the server has from the start. The Go runtime ends
+// a program that cannot get another thread, as on a node, or in a pod, whose process
+// limit is reached; each call that waits for a worker blocks a thread for a moment.
+const spareThreads = 24
 
 // Options is what a program that embeds node-healer adds to it.
 type Options struct {
@@ -73,4 +79,19 @@ func start(ctx context.Context, name string, cfg config) error {
 		return err
 	}
 	return run(ctx, cfg)
+}
+
+// startThreads makes the runtime start the spare threads, which it then keeps.
+func startThreads() {
+	var all, done sync.WaitGroup
+	all.Add(spareThreads)
+	for range spareThreads {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			all.Done()
+			all.Wait()
+		})
+	}
+	done.Wait()
 }

@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/loop"
+	"github.com/csi-addons/node-healer/internal/metrics"
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/internal/setup"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -26,10 +32,15 @@ func run(ctx context.Context, cfg config) (err error) {
 			klog.InfoS("Stopped")
 		}
 	}()
-	counts, err := newMetrics(cfg.Version, parts)
+	reasons := healer.Reasons()
+	for _, c := range parts.Explained() {
+		reasons = append(reasons, c.Reason)
+	}
+	counts, err := metrics.New(metrics.Config{Version: cfg.Version, Reasons: reasons, Workers: parts.Workers.Stats})
 	if err != nil {
 		return err
 	}
+	counts.CountAPIRequests() // before the first client of the API: client-go reads without a lock what is set here
 	cluster, err := newCluster(cfg, parts.Node)
 	if err != nil {
 		return err
@@ -71,6 +82,85 @@ func run(ctx context.Context, cfg config) (err error) {
 	return err
 }
 
+// newCluster reads how to reach the API; nil: there is none. Nothing is sent yet: a server
+// that cannot reach it starts all the same, and only reports.
+func newCluster(cfg config, host *node.Node) (*cluster.Cluster, error) {
+	inContainer := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	switch {
+	case cfg.Standalone:
+		return nil, nil //nolint:nilnil // there is none
+	case cfg.kubeconfig == "" && !inContainer:
+		klog.InfoS("There is no Kubernetes API to ask: only a running container proves that a mount point is wanted")
+		return nil, nil //nolint:nilnil // there is none
+	case cfg.nodeID == "":
+		return nil, errors.New("--node-id: is required in a cluster")
+	}
+	return cluster.New(cluster.Config{
+		Kubeconfig: cfg.kubeconfig, Version: cfg.Version, Node: host, NodeName: cfg.nodeID,
+		Namespace: cfg.podNamespace, ConfigMap: cfg.configMap, DriverGrace: cfg.driverGrace,
+	})
+}
+
+// newStager returns what says which drivers stage volumes anew, and with what.
+func newStager(cfg config, c *cluster.Cluster) driver.Stager {
+	switch {
+	case c != nil:
+		return c
+	case !cfg.Standalone:
+		return noCluster{}
+	}
+	// Everything comes from the call.
+	return driver.NewFromCall(cfg.restageDrivers)
+}
+
+// noCluster is the Stager where there is neither an API nor --standalone.
+type noCluster struct{}
+
+var errNoCluster = errors.New("there is no Kubernetes API to ask what the driver is to stage")
+
+func (noCluster) Order(string) (healer.RestageOrder, error) { return "", errNoCluster }
+
+// Usage implements driver.Stager: all of it is optional.
+func (noCluster) Usage(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
+	return healer.StageRequest{}, nil
+}
+
+func (noCluster) Request(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
+	return healer.StageRequest{}, errNoCluster
+}
+
+// newLoop returns the node's own loop; nil with --loop=off and --mode=off.
+func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, c *cluster.Cluster, server *nodeserver.Server) (*loop.Loop, error) {
+	if cfg.loop == cluster.LoopOff || cfg.mode == modeOff {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	action := func() loop.Action { return loop.Action(cfg.loop) }
+	if c != nil {
+		action = func() loop.Action { return loop.Action(c.Loop(cfg.loop)) }
+	}
+	loop, err := loop.New(loop.Config{
+		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.Drivers, Interval: cfg.checkInterval,
+		Action: action, DryRun: cfg.DryRun,
+		Recovered: m.Recovered,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return loop, m.Watch(loop.States)
+}
+
+// watchedNode is the node as the loop needs it.
+type watchedNode struct{ *node.Node }
+
+// SuperblockEvents implements loop.Node.
+func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) {
+	e, err := n.Node.SuperblockEvents(ctx)
+	if err != nil {
+		return nil, err // and no nil pointer in an interface
+	}
+	return e, nil
+}
+
 // listen serves the callers on this node, and the gateway on a socket of its own, if one
 // is configured. Each sends its result to served. No call is answered before both sockets are there: a
 // gateway that finds its own not yet open to it would tell its caller so.
@@ -89,4 +179,26 @@ func listen(cfg config, server *nodeserver.Server) (served chan error, err error
 	}
 	go func() { served <- server.Serve(local) }()
 	return served, nil
+}
+
+// serveMetrics serves them on --metrics-socket until stop is called. The gateway reads
+// them, too, if there is one.
+func serveMetrics(cfg config, m *metrics.Metrics, server *nodeserver.Server) (stop func(context.Context) error, err error) {
+	if cfg.metricsSocket == "" {
+		return func(context.Context) error { return nil }, nil
+	}
+	var l net.Listener
+	if cfg.GatewayUID == 0 {
+		l, err = nodeserver.Listen(cfg.metricsSocket)
+	} else {
+		l, err = nodeserver.ListenForGroup(cfg.metricsSocket, int(cfg.GatewayUID))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-socket: %w", err)
+	}
+	serving := metrics.Serving{Ready: server.Ready}
+	if cfg.pprof {
+		serving.Profiles = nodeserver.IsRoot // the gateway may connect, too
+	}
+	return m.Serve(l, serving), nil
 }
