@@ -35,25 +35,20 @@ type result struct {
 	// sickness.found before it.
 	heals          bool
 	backend, found string
-	// wasSlow is whether it counts in Loop.slow.
-	wasSlow bool
 }
 
 // start checks or heals a volume at the best of its paths. A check or heal that was begun goes on when
 // ctx ends.
 func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) {
-	routine := !v.urgent && !heals && v.sick == nil
+	routine := !v.urgent && !heals && !v.isSick()
 	if v.urgent || heals {
 		v.hurried = now
 	}
 	v.running, v.again, v.urgent = true, false, false
 	l.running++
-	if v.slow {
-		l.slow++
-	}
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver))
 	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), healer.CallerLoop), logger)
-	r := result{volume: v, wasSlow: v.slow, heals: heals}
+	r := result{volume: v, heals: heals}
 	do := l.cfg.Engine.Check
 	if heals {
 		do, r.backend, r.found = l.cfg.Engine.Heal, v.sick.backend, v.sick.found
@@ -61,26 +56,20 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 		l.heals.budget.AllowN(now, 1)
 		l.heals.backend(r.backend).running++
 	}
-	paths, published := l.known.toCheck(v), v.published()
+	paths := l.known.toCheck(v)
+	named := healer.Volume{ID: v.key.id, Unasked: true, Routine: routine, Published: v.published()}
 	go func() {
-		r.report, r.err = atFirst(ctx, do, healer.Volume{ID: v.key.id, Unasked: true, Routine: routine, Published: published}, paths)
+		r.err = healer.NotFound("nothing of the volume is mounted")
+		for _, named.Path = range paths {
+			r.report, r.err = do(ctx, named)
+			r.report.Volume = named
+			if healer.KindOf(r.err) != healer.KindNotFound {
+				break
+			}
+		}
 		r.took = time.Since(now)
 		l.checked <- r
 	}()
-}
-
-// atFirst returns the answer of the first path at which there is anything to check.
-func atFirst(ctx context.Context, do func(context.Context, healer.Volume) (healer.Report, error), v healer.Volume, paths []string) (report healer.Report, err error) {
-	err = healer.NotFound("nothing of the volume is mounted")
-	for _, path := range paths {
-		v.Path = path
-		report, err = do(ctx, v)
-		report.Volume = v
-		if healer.KindOf(err) != healer.KindNotFound {
-			break
-		}
-	}
-	return report, err
 }
 
 // finish publishes what a check showed, and says when the volume is checked next.
@@ -88,9 +77,6 @@ func (l *Loop) finish(r result) {
 	now, v := time.Now(), r.volume
 	v.running, v.slow = false, r.took > slowCheck
 	l.running--
-	if r.wasSlow {
-		l.slow--
-	}
 	v.due = l.turnAfter(now.Add(l.gap(v)))
 	l.diagnosed(r, now)
 	v.record(r, now)
@@ -101,7 +87,7 @@ func (l *Loop) finish(r result) {
 		v.cameBack(now)
 	}
 	if r.err == nil {
-		r.report.Left = v.sick.leftAlone()
+		r.report.Left = v.sick.left
 		r.report.HealFollows = !r.heals && l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable()
 		l.cfg.Publish(r.report)
 	}

@@ -55,46 +55,43 @@ func (l *Loop) decide() {
 
 // diagnosed takes over what a check or a heal showed of a volume.
 func (l *Loop) diagnosed(r result, now time.Time) {
-	v, before := r.volume, r.volume.sick
-	var was sickness // a copy: observe and gone change what before points to
-	if before != nil {
-		was = *before
-	}
+	v, was, wasSick := r.volume, r.volume.sick, r.volume.isSick()
 	recovered := r.err == nil && !r.report.After.Sick() && !notJudged(r)
 	switch {
 	case healer.KindOf(r.err) == healer.KindNotFound, notJudged(r):
-		v.sick = before.gone(l.cfg.Interval, now)
+		v.sick.gone(l.cfg.Interval, now)
 	case r.err != nil && !r.heals:
-		before.interrupted()
+		v.sick.interrupted()
 	case r.err != nil:
 	case recovered:
-		v.sick = nil
+		v.sick = sickness{}
 	default:
-		v.sick = before.observe(r.report, v.key.driver, now)
-		if !r.heals && v.failures > 0 && inputsChanged(r.report.After) && v.retry(0, now) {
+		v.sick.observe(r.report, v.key.driver, now)
+		inputsChanged := func(s healer.Step) bool { return s.InputsChanged } // a step that failed would be another one now
+		if !r.heals && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, inputsChanged) && v.retry(0, now) {
 			v.due = earlier(v.due, now.Add(changeDelay))
 			if b := l.heals.backends[v.sick.backend]; b != nil {
 				b.failures, b.until = 0, time.Time{}
 			}
 		}
-		if v.sick.broken.Equal(now) && (before == nil || v.failures == 0) && now.Sub(v.healed) >= l.cfg.Interval {
+		if v.sick.broken.Equal(now) && (!wasSick || v.failures == 0) && now.Sub(v.healed) >= l.cfg.Interval {
 			v.backoff = backoff{} // nothing was to be healed, and for an interval
 		}
 	}
 	if r.heals {
 		recovered = l.healed(r, now)
 	}
-	if before != nil && recovered && l.cfg.Recovered != nil {
+	if wasSick && recovered && l.cfg.Recovered != nil {
 		l.cfg.Recovered(now.Sub(cmp.Or(was.broken, was.since)), r.heals && r.report.Helped())
 	}
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v)
 	}
 	restages := func(s healer.Step) bool { return s.Cost == healer.Restage }
-	if v.sick != nil && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, restages) {
+	if v.isSick() && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, restages) {
 		v.due = earlier(v.due, now.Add(waitGap))
 	}
-	if now := v.sick.leftAlone(); now != was.left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
+	if now := v.sick.left; now != was.left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"because", now.String(), keyError, oneLine(now.Detail), keyFound, oneLine(v.sick.found))
 	}
@@ -110,11 +107,6 @@ func notJudged(r result) bool {
 // called now: no event tells of what that waits for, as the end of a process or a changed Secret.
 const waitGap = time.Minute
 
-// inputsChanged reports whether a step that failed would be another one now.
-func inputsChanged(d healer.Diagnosis) bool {
-	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.InputsChanged })
-}
-
 // healed says when the next heal of a volume may begin after one that ended, and reports
 // whether that helped.
 func (l *Loop) healed(r result, now time.Time) (helped bool) {
@@ -129,7 +121,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
 		v.notBefore = v.due
 		return false
-	case r.err == nil && v.sick != nil && r.report.DriverAway():
+	case r.err == nil && v.isSick() && r.report.DriverAway():
 		v.away++
 		b.helps, b.away = false, b.away+1
 		v.notBefore, b.until = now.Add(retry.Transient.AfterWithJitter(v.away)), now.Add(retry.Transient.AfterWithJitter(b.away))
@@ -141,7 +133,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	switch {
 	case r.err != nil:
 		class = healer.Classify("", "", r.err)
-	case v.sick == nil, v.sick.found != r.found && len(v.sick.steps) == 0 && r.report.Helped(): // what is left is no matter of a step
+	case !v.isSick(), v.sick.found != r.found && len(v.sick.steps) == 0 && r.report.Helped(): // what is left is no matter of a step
 		v.helped++
 		v.failures, v.notBefore = 0, now.Add(retry.Transient.AfterWithJitter(v.helped))
 		v.retried = later(v.retried, v.notBefore) // that it breaks again is no change that may help

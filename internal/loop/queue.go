@@ -88,7 +88,7 @@ type backoff struct {
 // A change that comes while an earlier one waits for that interval counts with it. It is false where the
 // backoff goes on.
 func (v *volume) retry(interval time.Duration, now time.Time) bool {
-	left, waits := v.sick.leftAlone() != (healer.LeftAlone{}), v.retried.After(now)
+	left, waits := v.sick.left != (healer.LeftAlone{}), v.retried.After(now)
 	if !left && (waits || !v.sick.healable()) {
 		return false
 	}
@@ -128,7 +128,7 @@ func (v *volume) cameBack(now time.Time) {
 		return
 	}
 	v.due = earlier(v.due, now.Add(changeDelay))
-	if v.sick != nil {
+	if v.isSick() {
 		v.retried = time.Time{}
 		v.retry(0, now)
 	}

@@ -259,7 +259,7 @@ func TestChangedInputsOfAStepThatWaits(t *testing.T) {
 // interval: both together.
 func TestChangeWhileAnotherWaits(t *testing.T) {
 	now := time.Unix(1000, 0)
-	v := &volume{sick: &sickness{left: healer.LeftAlone{Reason: healer.TerminalError}, steps: []string{"replace"}}}
+	v := &volume{sick: sickness{left: healer.LeftAlone{Reason: healer.TerminalError}, steps: []string{"replace"}}}
 	v.retried = now.Add(40 * time.Second)
 	v.retry(time.Minute, now)
 	if !v.sick.healable() || !v.notBefore.Equal(v.retried) || !v.retried.Equal(now.Add(40*time.Second)) {

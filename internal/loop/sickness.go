@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +15,8 @@ import (
 // must find the same, too.
 const confirmAfter = 5 * time.Second
 
-// sickness is what the loop knows of a volume that was abnormal when it was last checked.
+// sickness is what the loop knows of a volume that was abnormal when it was last checked. It is zero
+// for one that was healthy.
 type sickness struct {
 	// since is when a check first found the volume abnormal.
 	since time.Time
@@ -38,10 +40,10 @@ type sickness struct {
 	goneSince time.Time
 }
 
-// observe returns the sickness after a check that found a volume abnormal at a time.
-func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickness {
-	if s == nil {
-		s = &sickness{since: now}
+// observe takes over what a check found that found a volume abnormal at a time.
+func (s *sickness) observe(r healer.Report, driver string, now time.Time) {
+	if s.since.IsZero() {
+		s.since = now
 	}
 	what, steps := healableOf(r.After)
 	if s.found != what {
@@ -59,7 +61,6 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 		s.broken = now
 	}
 	s.steps, s.lasting, s.backend = steps, r.After.Lasting(), backendOf(r, driver)
-	return s
 }
 
 // healableOf returns sickness.found and sickness.steps of a diagnosis.
@@ -81,22 +82,12 @@ func healableOf(d healer.Diagnosis) (found string, steps []string) {
 
 // interrupted ends the row of checks that found the same.
 func (s *sickness) interrupted() {
-	if s != nil {
-		s.firstSeen, s.lastSeen = time.Time{}, time.Time{}
-	}
+	s.firstSeen, s.lastSeen = time.Time{}, time.Time{}
 }
 
 // healable reports whether there is anything to try.
 func (s *sickness) healable() bool {
-	return s != nil && len(s.steps) > 0 && s.left == (healer.LeftAlone{})
-}
-
-// leftAlone says why no heal is tried; zero while heals are tried, or nothing is wrong.
-func (s *sickness) leftAlone() healer.LeftAlone {
-	if s == nil {
-		return healer.LeftAlone{}
-	}
-	return s.left
+	return len(s.steps) > 0 && s.left == (healer.LeftAlone{})
 }
 
 // confirmed reports whether checks found the same for confirmAfter, or it cannot pass by itself.
@@ -105,16 +96,14 @@ func (s *sickness) confirmed() bool {
 }
 
 // gone takes over that a check found nothing of the volume, or nothing wrong with what of it could be
-// judged, and returns nil, no sickness, when checks did so for an interval: the volume may be about to
-// be published again, or the API may not have said in time that a pod wants it.
-func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
-	switch {
-	case s == nil, !s.goneSince.IsZero() && now.Sub(s.goneSince) >= interval:
-		return nil
-	case s.goneSince.IsZero():
-		s.goneSince = now
+// judged. The sickness ends when checks did so for an interval: the volume may be about to be published
+// again, or the API may not have said in time that a pod wants it.
+func (s *sickness) gone(interval time.Duration, now time.Time) {
+	if s.since.IsZero() || !s.goneSince.IsZero() && now.Sub(s.goneSince) >= interval {
+		*s = sickness{}
+		return
 	}
+	s.goneSince = cmp.Or(s.goneSince, now)
 	s.interrupted()
 	s.steps = nil
-	return s
 }

@@ -139,7 +139,7 @@ func TestHealWithoutAnAnswer(t *testing.T) {
 					t.Errorf("healed at %v, want %d to %d times", got, tc.atLeast, tc.atMost)
 				}
 				synctest.Wait()
-				if left := n.loop.known.all[0].sick.leftAlone(); left.Reason != tc.left || (left.Detail == "") != (tc.left == "") {
+				if left := n.loop.known.all[0].sick.left; left.Reason != tc.left || (left.Detail == "") != (tc.left == "") {
 					t.Errorf("left alone because %+v", left)
 				}
 			})
@@ -390,7 +390,7 @@ func TestHealInWhichAStepFails(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		n.do(func() {
 			if len(n.heals) != 20 || len(n.faults) != 0 {
-				t.Errorf("healed %d times, left alone because %q", len(n.heals), n.loop.known.all[0].sick.leftAlone())
+				t.Errorf("healed %d times, left alone because %q", len(n.heals), n.loop.known.all[0].sick.left)
 			}
 		})
 	})

@@ -31,9 +31,9 @@ func (l *Loop) states() healer.LoopState {
 	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
 	checked := l.discovered
 	for _, v := range l.known.all {
-		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed}
-		if v.sick != nil {
-			s.Since, s.Tries, s.Left = v.sick.since, v.tries, v.sick.leftAlone()
+		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed, Since: v.sick.since, Left: v.sick.left}
+		if v.isSick() {
+			s.Tries = v.tries
 		}
 		if time.Since(later(v.checked, v.expected)) > unansweredAfter*l.cfg.Interval {
 			s.Health = append(slices.Clone(s.Health), healer.HealthEntry{Status: healer.Unknown, Reason: healer.CheckUnanswered})
@@ -69,7 +69,7 @@ func (v *volume) record(r result, now time.Time) {
 	switch {
 	case r.err == nil:
 		v.checked, v.verdict, v.health = now, r.report.Verdict(), r.report.After.HealthEntries()
-	case healer.KindOf(r.err) == healer.KindNotFound && v.sick == nil:
+	case healer.KindOf(r.err) == healer.KindNotFound && !v.isSick():
 		v.checked, v.verdict, v.health = now, "", nil
 	}
 }

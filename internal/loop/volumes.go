@@ -48,12 +48,13 @@ type volume struct {
 	health   []healer.HealthEntry
 	// failed is healer.VolumeState.Error.
 	failed string
-	// sick is nil for a volume that was healthy when it was last checked.
-	sick *sickness
+	sick   sickness
 	// healed is when the loop's last heal of it ended.
 	healed time.Time
 	backoff
 }
+
+func (v *volume) isSick() bool { return !v.sick.since.IsZero() }
 
 // changed makes a volume due because something happened to it, at since or later.
 func (v *volume) changed(since, now time.Time, interval time.Duration) {
@@ -70,8 +71,6 @@ func (v *volume) changed(since, now time.Time, interval time.Duration) {
 
 // volumes are the volumes of the node, with what is mounted at their paths.
 type volumes struct {
-	byKey map[volumeKey]*volume
-	// all has the same volumes as byKey: a slice is searched ten times as fast.
 	all    []*volume
 	byPath map[string]*volume
 	// mounts has the mounts stacked on each path.
@@ -79,7 +78,7 @@ type volumes struct {
 }
 
 func newVolumes() volumes {
-	return volumes{byKey: map[volumeKey]*volume{}, byPath: map[string]*volume{}, mounts: map[string][]mounted{}}
+	return volumes{byPath: map[string]*volume{}, mounts: map[string][]mounted{}}
 }
 
 // mounted tells a mount from others: where mount ids are given out again, a new mount may
@@ -94,12 +93,15 @@ type mounted struct {
 // sync takes over the paths of all volumes. New volumes are spread over a time; one that
 // is known and has a new path is checked as if its mounts had changed.
 func (vs *volumes) sync(paths []facts.VolumePath, now time.Time, spread, interval time.Duration) {
-	byKey := map[volumeKey]*volume{}
+	knew, byKey := map[volumeKey]*volume{}, map[volumeKey]*volume{}
+	for _, v := range vs.all {
+		knew[v.key] = v
+	}
 	before := vs.byPath
 	vs.byPath = map[string]*volume{}
 	for _, p := range paths {
 		k := volumeKey{p.DriverName, p.VolumeHandle}
-		known := vs.byKey[k]
+		known := knew[k]
 		v := cmp.Or(byKey[k], known)
 		switch {
 		case v == nil && len(byKey) >= maxVolumes:
@@ -118,7 +120,7 @@ func (vs *volumes) sync(paths []facts.VolumePath, now time.Time, spread, interva
 		v.paths = append(v.paths, p)
 		vs.byPath[p.Path] = v
 	}
-	vs.byKey, vs.all = byKey, slices.Collect(maps.Values(byKey))
+	vs.all = slices.Collect(maps.Values(byKey))
 }
 
 // syncMounts takes over what is mounted. It returns the volumes at whose paths other mounts are than
@@ -163,9 +165,15 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 }
 
 // first returns the volume that is due first and not being checked; nil for none.
-func (vs *volumes) first(withSlow bool) (first *volume) {
+func (vs *volumes) first() (first *volume) {
+	slow := 0
 	for _, v := range vs.all {
-		if !v.running && (withSlow || !v.slow) && (first == nil || v.due.Before(first.due)) {
+		if v.running && v.slow {
+			slow++
+		}
+	}
+	for _, v := range vs.all {
+		if !v.running && (slow < maxSlow || !v.slow) && (first == nil || v.due.Before(first.due)) {
 			first = v
 		}
 	}
