@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"syscall"
@@ -45,23 +46,22 @@ func (o *observation) accept() error {
 
 func acceptPath(field string, p healer.MountPoint) error {
 	l := p.Inspect
+	errno := cmp.Or(l.ParentErrno, l.Errno) // the path is only looked at where its parent was
 	switch {
 	case !l.Inspected || p.Mounted():
 		return nil // what is mounted exists
-	case l.ParentErrno == syscall.ELOOP || l.Errno == syscall.ELOOP:
+	case errno == syscall.ELOOP:
 		return healer.Invalid(field, "a component is a symbolic link")
-	case l.ParentErrno == syscall.ENAMETOOLONG || l.Errno == syscall.ENAMETOOLONG:
+	case errno == syscall.ENAMETOOLONG:
 		return healer.Invalid(field, "is too long for the filesystem it lies on")
 	case l.Missing() && field == "volume_path":
 		return healer.NotFound("volume_path: does not exist on this node")
 	case l.Missing():
 		return nil // a staging path that is gone is a condition
-	case len(p.Stack) > 0 && (l.ParentErrno != 0 || l.Errno != 0):
+	case len(p.Stack) > 0 && errno != 0:
 		return nil // the staged mount that it lies in does not answer
-	case l.ParentErrno != 0:
-		return healer.Failed("resolve "+field, l.ParentErrno)
-	case l.Errno != 0:
-		return healer.Failed("inspect "+field, l.Errno)
+	case errno != 0:
+		return healer.Failed("inspect "+field, errno)
 	case l.Kind == facts.KindSymlink:
 		return healer.Invalid(field, "is a symbolic link")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -176,11 +177,16 @@ func named(c healer.Case, p healer.MountPoint) bool {
 // mount itself, or kubelet's files name this volume for the mount point and the source
 // is the recorded one.
 func proveWithoutDevice(c healer.Case, dev facts.Dev, sb healer.Superblock) error {
-	mountPoint, found := ownMountPoint(c, dev)
-	if !found {
+	// A target identifies only a volume that is not staged.
+	at := slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool {
+		top, mounted := p.Top()
+		return mounted && top.Dev == dev && (p.Role == healer.RoleStaging || p.Role == healer.RoleTarget && c.Record.Staged() == nil)
+	})
+	if at < 0 {
 		return errors.New("without a device only the staged mount can prove identity, and it is another filesystem")
 	}
-	top, _ := mountPoint.Top()
+	mountPoint := c.MountPoints[at]
+	top := mountPoint.Stack[0]
 	want := c.Record.MountPoint(mountPoint.Path)
 	if want != nil && c.Record.BootID == c.BootID && want.MountID != 0 && want.MountID == top.ID {
 		return nil
@@ -200,16 +206,4 @@ func proveWithoutDevice(c healer.Case, dev facts.Dev, sb healer.Superblock) erro
 		return errors.New("it was mounted anew, and no vol_data.json of kubelet names this volume there")
 	}
 	return nil
-}
-
-// ownMountPoint returns the mount point that identifies a filesystem: the staging mount
-// point, or a target of a volume that is not staged.
-func ownMountPoint(c healer.Case, dev facts.Dev) (healer.MountPoint, bool) {
-	for _, p := range c.MountPoints {
-		top, mounted := p.Top()
-		if mounted && top.Dev == dev && (p.Role == healer.RoleStaging || p.Role == healer.RoleTarget && c.Record.Staged() == nil) {
-			return p, true
-		}
-	}
-	return healer.MountPoint{}, false
 }

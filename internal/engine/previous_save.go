@@ -147,10 +147,6 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 		f.Newest = max(f.Newest, r.Newest)
 	}
 	f.Mounts = slices.Clone(f.Mounts)
-	known := map[healer.PreviousMount]bool{}
-	for _, m := range f.Mounts {
-		known[mountKey(m)] = true
-	}
 	seen := slices.Clone(c.Lingering)
 	for _, p := range c.MountPoints {
 		if p.InContainer != nil {
@@ -164,7 +160,8 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 		}
 		f.Newest = max(f.Newest, m.ID)
 		now := healer.PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
-		if !known[mountKey(now)] && len(f.Mounts) < maxPreviousMounts {
+		known := slices.ContainsFunc(f.Mounts, func(m healer.PreviousMount) bool { return mountKey(m) == mountKey(now) })
+		if !known && len(f.Mounts) < maxPreviousMounts {
 			f.Mounts = append(f.Mounts, now)
 		}
 	}

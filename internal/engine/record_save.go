@@ -29,7 +29,9 @@ func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock)
 	case len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, unusable):
 		err = lock.alone(func() { e.saveRecord(ctx, d) })
 	case r != nil && r.Restaging && d.Case.StagedAnswers():
-		err = lock.alone(func() { e.saveRestaged(ctx, d.Case) })
+		now := *r // what is staged has answered again
+		now.Restaging, now.PendingStage = false, healer.PendingCall{}
+		err = lock.alone(func() { _ = e.write(ctx, now) })
 	}
 	if err != nil {
 		return err
@@ -61,13 +63,6 @@ func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 		}
 	}
 	e.scanned.change(volume, func(v *scannedVolume) { v.healthy, v.newest = c.Began, max(v.newest, c.Newest) })
-}
-
-// saveRestaged records that what is staged has answered again.
-func (e *Engine) saveRestaged(ctx context.Context, c healer.Case) {
-	now := *c.Record
-	now.Restaging, now.PendingStage = false, healer.PendingCall{}
-	_ = e.write(ctx, now)
 }
 
 // read returns a volume's record. Newest is that of the last check, which is in memory and only now
