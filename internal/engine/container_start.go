@@ -49,20 +49,17 @@ func (o *observation) mountedAnew(p healer.MountPoint) bool {
 }
 
 // beneathMountPoint returns the directory on which the mounts of a mount point are
-// stacked.
-func (o *observation) beneathMountPoint(p healer.MountPoint) (facts.Directory, bool) {
-	parent, found := o.table.ParentMount(path.Dir(p.Path))
-	return facts.Directory{Dev: parent.Dev, Path: path.Join(parent.Root, strings.TrimPrefix(p.Path, parent.Path))}, found
+// stacked. It is on no device if the mount table does not show where it lies.
+func (o *observation) beneathMountPoint(p healer.MountPoint) facts.Directory {
+	parent, _ := o.table.ParentMount(path.Dir(p.Path))
+	return facts.Directory{Dev: parent.Dev, Path: path.Join(parent.Root, strings.TrimPrefix(p.Path, parent.Path))}
 }
 
 // startedWith moves from the mounts of containers into the case what some of them got
 // instead of the volume.
 func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan) (others []facts.ContainerMount) {
 	for _, m := range mounts {
-		at := slices.IndexFunc(s.needScan, func(p healer.MountPoint) bool {
-			dir, known := o.beneathMountPoint(p)
-			return known && dir.Shown(m.Mount)
-		})
+		at := slices.IndexFunc(s.needScan, func(p healer.MountPoint) bool { return o.beneathMountPoint(p).Shown(m.Mount) })
 		switch {
 		case at >= 0:
 			o.c.OnBare = append(o.c.OnBare, healer.StartedWith{MountPoint: s.needScan[at].Path, ContainerMount: m})
@@ -126,26 +123,14 @@ func gapAt(c healer.Case, p healer.MountPoint) gap {
 	return gap{}
 }
 
-// startedMeanwhile returns the containers that cannot be inspected, and that started
-// while their pod's mount point may have had another mount than now, or none. Where the
-// walk over the processes was cut short, that may be any container: the record would say
-// that there is none, and nobody would look for it again.
-func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []healer.MountPoint) (found []facts.Unverified) {
-	if len(needScan) > 0 {
-		found = slices.DeleteFunc(slices.Clone(all), func(u facts.Unverified) bool { return u.Why != facts.WhyScanCut })
-	}
-	for _, p := range needScan {
-		if !p.Mounted() || p.Want == nil || !o.c.RecordOfThisBoot() {
-			continue // nothing is known of before
-		}
-		gap := gapAt(o.c, p)
-		for _, u := range all {
-			if u.PodUID == p.PodUID && u.ContainerID != "" && gap.has(u.Started) {
-				found = append(found, u)
-			}
-		}
-	}
-	return found
+// startedMeanwhile reports whether a container that cannot be inspected started while its pod's mount
+// point may have had another mount than now, or none. Where the walk over the processes was cut short,
+// that may be any container: the record would say that there is none, and nobody would look for it again.
+func (o *observation) startedMeanwhile(u facts.Unverified, needScan []healer.MountPoint) bool {
+	return slices.ContainsFunc(needScan, func(p healer.MountPoint) bool {
+		known := p.Mounted() && p.Want != nil && o.c.RecordOfThisBoot() // else nothing is known of before
+		return u.Why == facts.WhyScanCut || known && u.PodUID == p.PodUID && u.ContainerID != "" && gapAt(o.c, p).has(u.Started)
+	})
 }
 
 // A container of a raw block volume has a device node that the runtime made when the container

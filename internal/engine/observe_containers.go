@@ -81,9 +81,7 @@ func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
 		q.Superblocks, q.Current = append(slices.Clone(s.previous), s.now.Dev), facts.Dev{}
 	}
 	for _, p := range s.needScan {
-		if dir, known := o.beneathMountPoint(p); known {
-			q.Beneath = append(q.Beneath, dir)
-		}
+		q.Beneath = append(q.Beneath, o.beneathMountPoint(p))
 	}
 	if facts.IsFUSE(s.now.FSType) { // there may be instances from before there was a record
 		q.FSType, q.Source = s.now.FSType, s.now.Source
@@ -94,12 +92,18 @@ func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
 // addUnverified adds the containers that could not be inspected, if they may have a previous
 // superblock, or what was at the mount point before the present mount came.
 func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
-	o.c.Unverified = slices.DeleteFunc(startedBefore(o.c, all), func(u facts.Unverified) bool {
-		return u.PodUID != "" && !u.Has && !slices.Contains(s.pods, u.PodUID) // nothing says that it uses the volume
-	})
-	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.needScan), func(u facts.Unverified) bool {
-		return slices.Contains(o.c.Unverified, u)
-	})
+	replaced := lastReplaced(o.c)
+	var meanwhile []facts.Unverified // apart: what of them is in the case already changes gapAt
+	for _, u := range all {
+		uses := u.PodUID == "" || u.Has || slices.Contains(s.pods, u.PodUID) // else nothing says that it uses the volume
+		switch {
+		case uses && replaced != 0 && u.Started <= replaced:
+			o.c.Unverified = append(o.c.Unverified, u)
+		case o.startedMeanwhile(u, s.needScan):
+			meanwhile = append(meanwhile, u)
+		}
+	}
+	o.c.UnverifiedStart = meanwhile
 }
 
 // foreign reports whether a container's mount, found by its device number or by type and source, is

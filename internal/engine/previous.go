@@ -47,17 +47,16 @@ func previousSuperblocks(c healer.Case) []facts.Dev {
 	return slices.DeleteFunc(slices.Compact(all), func(d facts.Dev) bool { return d.Zero() || working[d] })
 }
 
-// startedBefore returns, of containers that cannot be inspected, those that were there when a
-// superblock of the volume was replaced: they may still have the previous one.
-func startedBefore(c healer.Case, all []facts.Unverified) []facts.Unverified {
-	var replaced time.Duration
+// lastReplaced returns when a superblock of the volume was last replaced, in time since the boot; zero
+// if none was. A container that was there then may still have the previous one.
+func lastReplaced(c healer.Case) (replaced time.Duration) {
 	for _, f := range c.PreviousOfBoot() {
 		replaced = max(replaced, f.Since)
 	}
 	if c.RecordOfThisBoot() && podStayed(c) && slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool { return gone(c, p.Dev) }) {
 		replaced = node.SinceBoot() // at some time until now: the record is written after this
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(u facts.Unverified) bool { return u.Started > replaced || replaced == 0 })
+	return replaced
 }
 
 // podStayed reports whether a pod that had the volume when the record was written still has it.
