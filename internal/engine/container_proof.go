@@ -25,7 +25,7 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 		switch {
 		case m.Mount.Source != s.now.Source:
 			return "", "it shows another directory of the server than the volume does"
-		case !slices.Contains(s.pods, m.PodUID) || s.sharing[m.PodUID]:
+		case !slices.Contains(s.pods, m.PodUID) || o.hasSimilarVolume(m.PodUID, s.now):
 			return "", "other volumes share the filesystem instance, and nothing says that it is this one"
 		}
 		return "it shows the directory of the server that the volume had, in a pod that has no other such volume", ""

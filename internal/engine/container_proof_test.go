@@ -121,14 +121,20 @@ func TestProveOnNFS(t *testing.T) {
 	} {
 		now := facts.Mount{ID: 102, OldID: 102, Path: podA, Root: "/"}
 		toNFS(&now)
-		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, c: healer.Case{
+		mounts := []facts.Mount{now}
+		if tc.sharing {
+			other := now
+			other.ID, other.OldID, other.Path = 103, 103, strings.ReplaceAll(podA, "pv1", "pv2")
+			mounts = append(mounts, other)
+		}
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: node.NewTable(mounts), c: healer.Case{
 			BootID: "boot-1", MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{now}}},
 			Record: &healer.Record{BootID: "boot-1", Newest: 800, MountPoints: []healer.MountPointRecord{{Path: podA, Dev: export}}},
 		}}
 		m := containerMountOf(0, "uid-a", export)
 		toNFS(&m.Mount)
 		tc.change(&m)
-		proof, unproven := o.prove(m, containerScan{now: now, pods: []string{"uid-a"}, sharing: map[string]bool{"uid-a": tc.sharing}})
+		proof, unproven := o.prove(m, containerScan{now: now, pods: []string{"uid-a"}})
 		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
 			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
 		}

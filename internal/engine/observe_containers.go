@@ -15,13 +15,10 @@ type containerScan struct {
 	// now is the host's mount that works. previous are the superblocks that were the
 	// volume's before. needScan are the targets with another mount than the recorded one.
 	now      facts.Mount
-	nfs      bool
 	previous []facts.Dev
 	needScan []healer.MountPoint
-	// pods are the volume's; sharing are those of them that have another volume of the
-	// same type and source.
-	pods    []string
-	sharing map[string]bool
+	// pods are the volume's.
+	pods []string
 	// cut is true when not all processes could be read in time: a container that is not
 	// among those found may have anything.
 	cut bool
@@ -45,12 +42,12 @@ func (o *observation) containers(ctx context.Context) error {
 	if s.now, working = o.c.Working(); !working { // nothing could replace a container's mount
 		return nil
 	}
-	s.nfs = facts.IsNFS(s.now.FSType)
-	if s.nfs && slices.ContainsFunc(o.c.MountPoints, healer.MountPoint.Stale) {
+	nfs := facts.IsNFS(s.now.FSType)
+	if nfs && slices.ContainsFunc(o.c.MountPoints, healer.MountPoint.Stale) {
 		// A container may be stale, too: each call scans until none is.
 		o.remember(func(v *scannedVolume) { v.containers = false })
 	}
-	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.known.containers
+	first := (facts.IsFUSE(s.now.FSType) || nfs) && !o.known.containers
 	if len(s.previous)+len(s.needScan) == 0 && !first {
 		return nil
 	}
@@ -77,7 +74,7 @@ func (o *observation) containers(ctx context.Context) error {
 func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
 	q := facts.Filter{Superblocks: s.previous, Current: s.now.Dev}
 	remounted := slices.ContainsFunc(s.needScan, func(p healer.MountPoint) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
-	if s.nfs && (first || remounted) { // what is stale may be of the same superblock
+	if facts.IsNFS(s.now.FSType) && (first || remounted) { // what is stale may be of the same superblock
 		q.Superblocks, q.Current = append(slices.Clone(s.previous), s.now.Dev), facts.Dev{}
 	}
 	for _, p := range s.needScan {
@@ -135,7 +132,7 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) (
 	if err != nil {
 		return nil, healer.Failed("inspect the containers that have the volume", err)
 	}
-	s.onHost, s.sharing = map[facts.Dev][]facts.Mount{}, map[string]bool{}
+	s.onHost = map[facts.Dev][]facts.Mount{}
 	for _, m := range s.mounts {
 		if _, known := s.onHost[m.Mount.Dev]; !known {
 			s.onHost[m.Mount.Dev] = o.refresh(o.table.Of(m.Mount.Dev))
@@ -143,9 +140,6 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) (
 	}
 	if o.moved {
 		return nil, errMoved
-	}
-	for _, pod := range s.pods {
-		s.sharing[pod] = o.hasSimilarVolume(pod, s.now)
 	}
 	for i, m := range s.mounts {
 		o.addContainerMount(m, probes[i], s)
@@ -190,7 +184,7 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 	case answers && !unfinished && !in.Ended:
 		o.c.Lingering = append(o.c.Lingering, *in) // two instances that work are the driver's business
 		return
-	case in.Proof == "" && (!ofPod || !known && s.sharing[m.PodUID]):
+	case in.Proof == "" && (!ofPod || !known && o.hasSimilarVolume(m.PodUID, s.now)):
 		return // it may as well be another volume's, whose files the container would lose
 	}
 	o.c.MountPoints = append(o.c.MountPoints, healer.MountPoint{
@@ -243,7 +237,7 @@ func (o *observation) addUnprobed(m facts.ContainerMount, probe facts.ContainerP
 func (o *observation) noteScanned(s containerScan, probes []facts.ContainerProbe) {
 	unknown := s.cut || slices.ContainsFunc(probes, func(p facts.ContainerProbe) bool { return p.Err != "" && !p.Ended })
 	found := slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })
-	if !found && !unknown && (!s.nfs || len(o.c.Unverified) == 0) {
+	if !found && !unknown && (!facts.IsNFS(s.now.FSType) || len(o.c.Unverified) == 0) {
 		o.remember(func(v *scannedVolume) { v.containers = true })
 	}
 }
