@@ -139,7 +139,7 @@ func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsIntern
 // claimAnnotation returns the value of one annotation of a claim.
 func (c *client) claimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
 	var now corev1.PersistentVolumeClaim
-	err := c.get(ctx, request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, &now)
+	err := c.do(ctx, request{Verb: "get", Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, c.core.Get(), &now)
 	if apierrors.IsNotFound(err) || err == nil && (now.UID != claim.UID || now.DeletionTimestamp != nil) {
 		return "", errNoClaim
 	}
@@ -155,8 +155,8 @@ func (c *client) annotateClaim(ctx context.Context, claim corev1.ObjectReference
 	if err != nil {
 		return fmt.Errorf("encode the annotation of a claim: %w", err)
 	}
-	r := request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}
-	err = c.patch(ctx, r, types.MergePatchType, patch, &corev1.PersistentVolumeClaim{})
+	r := request{Verb: "patch", Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}
+	err = c.do(ctx, r, c.core.Patch(types.MergePatchType).Body(patch), &corev1.PersistentVolumeClaim{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOtherUID(err) {
 		return errNoClaim
 	}

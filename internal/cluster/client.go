@@ -13,9 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -27,10 +25,10 @@ const (
 	protobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// client sends requests to the API for the few groups that this program needs.
+// client sends requests to the API for the few kinds that this program needs.
 // The usual clientset knows every kind, which costs memory on every node.
 type client struct {
-	groups map[string]rest.Interface
+	core rest.Interface
 }
 
 // newClient returns a client that has not sent anything yet.
@@ -59,34 +57,23 @@ func newClient(cfg Config) (*client, error) {
 	return newClientFor(access, httpClient)
 }
 
-// newClientFor returns a client over an HTTP client.
+// newClientFor returns a client over an HTTP client. It changes access.
 func newClientFor(access *rest.Config, httpClient *http.Client) (*client, error) {
-	c := &client{groups: map[string]rest.Interface{}}
 	scheme := runtime.NewScheme()
-	var errs []error
-	for _, group := range []struct {
-		version schema.GroupVersion
-		add     func(*runtime.Scheme) error
-	}{
-		{corev1.SchemeGroupVersion, corev1.AddToScheme},
-		{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
-	} {
-		errs = append(errs, group.add(scheme))
-		own := rest.CopyConfig(access)
-		own.GroupVersion, own.APIPath = &group.version, "/apis"
-		if group.version.Group == "" {
-			own.APIPath = "/api"
-		}
-		own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		own.ContentType, own.AcceptContentTypes = protobuf, protobuf+",application/json"
-		client, err := rest.RESTClientForConfigAndClient(own, httpClient)
-		errs = append(errs, err)
-		c.groups[group.version.Group] = client
+	if err := errors.Join(corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme)); err != nil {
+		return nil, err
 	}
-	return c, errors.Join(errs...)
+	access.GroupVersion, access.APIPath = &corev1.SchemeGroupVersion, "/api"
+	access.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	access.ContentType, access.AcceptContentTypes = protobuf, protobuf+",application/json"
+	core, err := rest.RESTClientForConfigAndClient(access, httpClient)
+	return &client{core}, err
 }
 
 func (c *client) on(r request, verb *rest.Request) *rest.Request {
+	if r.Group != "" {
+		verb = verb.AbsPath("/apis", r.Group, "v1")
+	}
 	verb = verb.NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource(r.Resource)
 	if r.Name != "" {
 		verb = verb.Name(r.Name)
@@ -94,26 +81,16 @@ func (c *client) on(r request, verb *rest.Request) *rest.Request {
 	return verb
 }
 
-// get reads one object from the API itself.
-func (c *client) get(ctx context.Context, r request, into runtime.Object) error {
+// do sends a request for one object and reads what the API then has of it.
+func (c *client) do(ctx context.Context, r request, verb *rest.Request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	r.Verb = "get"
-	return explain(r, c.on(r, c.groups[r.Group].Get()).Do(ctx).Into(into))
-}
-
-// patch changes an object and reads what became of it.
-func (c *client) patch(ctx context.Context, r request, kind types.PatchType, patch []byte, into runtime.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	r.Verb = "patch"
-	return explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(patch).Do(ctx).Into(into))
+	return explain(r, c.on(r, verb).Do(ctx).Into(into))
 }
 
 // list reads one page of a list. The caller sets the deadline.
 func (c *client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
-	r.Verb = "list"
-	answer := c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
+	answer := c.on(r, c.core.Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
 	if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && o.Limit > 1 {
 		return nil, errLargePage
 	}

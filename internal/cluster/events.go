@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -61,18 +62,13 @@ type sink struct {
 
 // Create implements record.EventSink.
 func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
-	r := request{Verb: "create", Resource: "events", Namespace: e.Namespace}
-	return s.send(e, func(ctx context.Context, stored *corev1.Event) error {
-		return explain(r, s.client.on(r, s.client.groups[r.Group].Post()).Body(e).Do(ctx).Into(stored))
-	})
+	return s.send(e, request{Verb: "create", Resource: "events", Namespace: e.Namespace}, s.client.core.Post().Body(e))
 }
 
 // Patch implements record.EventSink.
 func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	r := request{Resource: "events", Namespace: e.Namespace, Name: e.Name}
-	return s.send(e, func(ctx context.Context, stored *corev1.Event) error {
-		return s.client.patch(ctx, r, types.StrategicMergePatchType, patch, stored)
-	})
+	r := request{Verb: "patch", Resource: "events", Namespace: e.Namespace, Name: e.Name}
+	return s.send(e, r, s.client.core.Patch(types.StrategicMergePatchType).Body(patch))
 }
 
 // Update implements record.EventSink; the recorder does not use it.
@@ -80,14 +76,12 @@ func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return s.Create(
 
 // send returns errors as the recorder expects them: it tries again unless the API
 // itself sent the error, which it tells by the error's type.
-func (s *sink) send(e *corev1.Event, request func(ctx context.Context, stored *corev1.Event) error) (*corev1.Event, error) {
+func (s *sink) send(e *corev1.Event, r request, verb *rest.Request) (*corev1.Event, error) {
 	if err := s.pace.Wait(s.ctx); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, requestTimeout)
-	defer cancel()
 	stored := &corev1.Event{}
-	err := request(ctx, stored)
+	err := s.client.do(s.ctx, r, verb, stored)
 	if err == nil {
 		s.logged = ""
 		return stored, nil

@@ -52,7 +52,7 @@ func newInformer[T apiObject](c *client, k kind[T], namespace string, selector f
 			k.strip(whole)
 		}
 	}
-	lists := cache.NewFilteredListWatchFromClient(c.groups[k.group], k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
+	lists := cache.NewFilteredListWatchFromClient(c.core, k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
 	// The reflector's own pages would be kept whole until the last one has come, and its
 	// resource version 0 has the API answer with everything at once. 300 pods of 1 MB,
 	// which anybody may create, are then more memory than this process has.

@@ -53,8 +53,7 @@ func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w *view)
 	if len(names) != 1 {
 		return nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(of.Driver))
 	}
-	pv := &corev1.PersistentVolume{}
-	err := c.reader.fetch(ctx, request{Resource: volumeKind.resource, Name: names[0]}, pv)
+	pv, err := whole(ctx, c.reader, volumeKind, "", names[0])
 	switch {
 	case err != nil:
 		return nil, err

@@ -18,7 +18,7 @@ type apiObject interface {
 	metav1.Object
 }
 
-// kind is one resource that is read by name.
+// kind is one resource of the API.
 type kind[T apiObject] struct {
 	group, resource string
 	empty           func() T
@@ -46,6 +46,9 @@ var (
 	})
 	classKind  = kindOf(storagev1.GroupName, "storageclasses", func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} })
 	driverKind = kindOf(storagev1.GroupName, "csidrivers", func(*storagev1.CSIDriver) {})
+	secretKind = kindOf("", "secrets", func(*corev1.Secret) {})
+
+	attachmentKind = kindOf(storagev1.GroupName, "volumeattachments", func(*storagev1.VolumeAttachment) {})
 )
 
 // maxModeBytes bounds what is kept of clustersettings.ModeAnnotation, the one annotation that is

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,15 +70,18 @@ func (c *client) pages(ctx context.Context, what request, selector fields.Select
 
 // matches reads a list of the whole cluster, as the API has it now, and returns what
 // matches: the API can select neither volumes nor attachments by handle.
-func matches[T runtime.Object](ctx context.Context, c *Cluster, what request, match func(T) bool) (found []T, err error) {
+func matches[T apiObject](ctx context.Context, c *Cluster, k kind[T], match func(T) bool) (found []T, err error) {
+	what := request{Verb: "list", Group: k.group, Resource: k.resource}
 	err = c.reader.send(ctx, c.reader.lists, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()
 		for range maxLists {
 			found = nil
 			_, err = c.client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
-				if t, ok := o.(T); ok && match(t) {
-					found = append(found, t)
+				if t, ok := o.(T); ok {
+					if k.strip(t); match(t) {
+						found = append(found, t)
+					}
 				}
 			})
 			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
@@ -91,31 +91,4 @@ func matches[T runtime.Object](ctx context.Context, c *Cluster, what request, ma
 		return fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 	})
 	return found, err
-}
-
-// volumesWithHandle returns all PersistentVolumes of the cluster with a driver
-// and a handle.
-func (c *Cluster) volumesWithHandle(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
-	return matches(ctx, c, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
-		volumeKind.strip(pv)
-		return name.matches(pv)
-	})
-}
-
-// attachments returns all attachments in the cluster of volumes that share a
-// driver and a handle, and of pods' inline volumes with the same ones. A watch of them
-// may lag.
-func (c *Cluster) attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*storagev1.VolumeAttachment, error) {
-	csi := volumes[0].Spec.CSI
-	var names []string
-	for _, pv := range volumes {
-		names = append(names, pv.Name)
-	}
-	return matches(ctx, c, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
-		if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
-			return true
-		}
-		inline := a.Spec.Source.InlineVolumeSpec
-		return inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle
-	})
 }

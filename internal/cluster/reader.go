@@ -84,8 +84,8 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 	if len(content.IsPathSegmentName(name)) > 0 {
 		return none, nil
 	}
-	o, began := k.empty(), time.Now()
-	switch err := r.fetch(ctx, request{Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}, o); {
+	began := time.Now()
+	switch o, err := whole(ctx, r, k, namespace, name); {
 	case err == nil:
 		k.strip(o)
 		r.keep(keyOf(k.resource, namespace, name), o, began, cacheTTL)
@@ -98,13 +98,14 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 	}
 }
 
-// fetch reads an object from the API, all of it, and keeps nothing.
-func (r *reader) fetch(ctx context.Context, what request, into apiObject) error {
+// whole reads an object from the API, all of it, and keeps nothing.
+func whole[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
 	limit := r.gets
-	if what.Resource == podKind.resource {
+	if k.resource == podKind.resource {
 		limit = r.podGets
 	}
-	return r.send(ctx, limit, func() error { return r.client.get(ctx, what, into) })
+	o, what := k.empty(), request{Verb: "get", Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}
+	return o, r.send(ctx, limit, func() error { return r.client.do(ctx, what, r.client.core.Get(), o) })
 }
 
 // send sends a request within a limit, unless the API did not answer a moment ago.
@@ -113,28 +114,16 @@ func (r *reader) send(ctx context.Context, limit *semaphore.Weighted, send func(
 		return err
 	}
 	defer limit.Release(1)
-	if err := r.backoff(); err != nil {
-		return err
+	r.mu.Lock()
+	retryAt, unavailable := r.retryAt, r.unavailable
+	r.mu.Unlock()
+	if time.Now().Before(retryAt) {
+		return unavailable
 	}
 	err := send()
 	if ctx.Err() != nil { // the caller's time is over, which says nothing of the API
 		return ctx.Err()
 	}
-	return r.track(err)
-}
-
-// backoff returns why the API is not asked now; nil: it may be asked.
-func (r *reader) backoff() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Now().Before(r.retryAt) {
-		return r.unavailable
-	}
-	return nil
-}
-
-// track records whether the API answered, and adds that to the error.
-func (r *reader) track(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.retryAt = (time.Time{}); !isUnavailable(err) {

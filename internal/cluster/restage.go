@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -104,8 +103,8 @@ func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountP
 // anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.
 func (c *Cluster) anyFSGroup(ctx context.Context, w *view) (bool, error) {
 	for _, known := range w.pods {
-		var pod corev1.Pod
-		if err := c.reader.fetch(ctx, request{Resource: podKind.resource, Namespace: known.Namespace, Name: known.Name}, &pod); err != nil {
+		pod, err := whole(ctx, c.reader, podKind, known.Namespace, known.Name)
+		if err != nil {
 			return false, err
 		}
 		if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
@@ -133,8 +132,7 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 		}
 	}
 	name := attachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, c.cfg.NodeName)
-	var a storagev1.VolumeAttachment
-	err = c.reader.fetch(ctx, request{Group: storagev1.GroupName, Resource: "volumeattachments", Name: name}, &a)
+	a, err := whole(ctx, c.reader, attachmentKind, "", name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -147,8 +145,7 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 // readSecret reads a Secret. Its error names neither the Secret nor the namespace, which
 // need not be the claim's, but the Role that is missing.
 func (c *Cluster) readSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	err := c.reader.fetch(ctx, request{Resource: "secrets", Namespace: namespace, Name: name}, secret)
+	secret, err := whole(ctx, c.reader, secretKind, namespace, name)
 	if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
 		err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
 	}

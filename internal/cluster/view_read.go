@@ -182,7 +182,7 @@ func (w *view) search(ctx context.Context) []string {
 	}
 	w.note(nil, recalled.unknown)
 	if len(names) == 0 && recalled.unknown == nil {
-		found, err := w.c.volumesWithHandle(ctx, w.volume)
+		found, err := matches(ctx, w.c, volumeKind, w.volume.matches)
 		w.note(nil, err)
 		for _, pv := range found {
 			names = append(names, pv.Name)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,18 +17,18 @@ import (
 // All of it is asked of the API now: a watch may be the last to hear that the volume
 // was detached, or attached to another node.
 func (w *view) mayWrite(ctx context.Context) error {
-	name, node := w.volume, w.c.cfg.NodeName
+	name := w.volume
 	if w.unavailable != nil {
 		return fmt.Errorf("cannot ask whether this node may still write: %w", w.unavailable)
 	}
 	if err := w.draining(); err != nil {
 		return err
 	}
-	sameHandle, err := w.c.volumesWithHandle(ctx, name)
+	sameHandle, err := matches(ctx, w.c, volumeKind, name.matches)
 	if err != nil {
 		return fmt.Errorf("cannot ask which volumes have this handle: %w", err)
 	}
-	var own, sameDriver []*corev1.PersistentVolume
+	var own []*corev1.PersistentVolume
 	for _, pv := range sameHandle {
 		if name.directory == "" || pv.Name == name.directory {
 			own = append(own, pv)
@@ -40,19 +41,7 @@ func (w *view) mayWrite(ctx context.Context) error {
 	if allowed, err := w.writesWithoutAttachment(ctx, pv.Spec.CSI.Driver); err != nil || allowed {
 		return err
 	}
-	for _, other := range sameHandle {
-		if other.Spec.CSI.Driver == pv.Spec.CSI.Driver {
-			sameDriver = append(sameDriver, other)
-		}
-	}
-	attachments, err := w.c.attachments(ctx, sameDriver)
-	if err != nil {
-		return fmt.Errorf("cannot ask which node has the volume: %w", err)
-	}
-	if err := attachedHere(attachments, pv, node); err != nil {
-		return err
-	}
-	return attachedToOtherNode(attachments, pv, node)
+	return w.attachedHere(ctx, pv, sameHandle)
 }
 
 // writesWithoutAttachment returns true for a driver without attachments to whose
@@ -71,35 +60,39 @@ func (w *view) writesWithoutAttachment(ctx context.Context, driver string) (bool
 		driver, clustersettings.WriteWithoutAttachment, w.c.configMapName())
 }
 
-// attachedHere returns an error unless the volume is attached to this node.
-func attachedHere(all []*storagev1.VolumeAttachment, pv *corev1.PersistentVolume, node string) error {
-	for _, a := range all {
+// attachedHere returns an error unless the volume is attached to this node, and when another node
+// has an attachment of a volume that only one node may write to, by any PersistentVolume or inline
+// volume with the same driver and handle.
+func (w *view) attachedHere(ctx context.Context, pv *corev1.PersistentVolume, sameHandle []*corev1.PersistentVolume) error {
+	csi, node := pv.Spec.CSI, w.c.cfg.NodeName
+	attachments, err := matches(ctx, w.c, attachmentKind, func(a *storagev1.VolumeAttachment) bool {
 		volume := a.Spec.Source.PersistentVolumeName
-		if a.Spec.NodeName != node || a.Spec.Attacher != pv.Spec.CSI.Driver || volume == nil || *volume != pv.Name {
-			continue
+		if volume != nil && slices.ContainsFunc(sameHandle, func(of *corev1.PersistentVolume) bool {
+			return of.Name == *volume && of.Spec.CSI.Driver == csi.Driver
+		}) {
+			return true
 		}
+		inline := a.Spec.Source.InlineVolumeSpec
+		return inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle
+	})
+	if err != nil {
+		return fmt.Errorf("cannot ask which node has the volume: %w", err)
+	}
+	var elsewhere error
+	here := errors.New("no VolumeAttachment says that the volume is attached to this node")
+	for _, a := range attachments {
+		volume := a.Spec.Source.PersistentVolumeName
 		switch {
+		case a.Spec.NodeName != node && !slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany):
+			elsewhere = fmt.Errorf("node %s has an attachment of the volume too (%s), which only one node may write to", a.Spec.NodeName, a.Name)
+		case a.Spec.NodeName != node, a.Spec.Attacher != csi.Driver, volume == nil, *volume != pv.Name:
 		case a.DeletionTimestamp != nil:
 			return fmt.Errorf("VolumeAttachment %s of this node is being deleted", a.Name)
 		case !a.Status.Attached:
 			return fmt.Errorf("VolumeAttachment %s of this node is not attached", a.Name)
-		}
-		return nil
-	}
-	return errors.New("no VolumeAttachment says that the volume is attached to this node")
-}
-
-// attachedToOtherNode returns an error when another node has an attachment of a volume
-// that only one node may write to, by any PersistentVolume or inline volume with the
-// same driver and handle.
-func attachedToOtherNode(all []*storagev1.VolumeAttachment, pv *corev1.PersistentVolume, node string) error {
-	if slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) {
-		return nil
-	}
-	for _, a := range all {
-		if a.Spec.NodeName != node {
-			return fmt.Errorf("node %s has an attachment of the volume too (%s), which only one node may write to", a.Spec.NodeName, a.Name)
+		default:
+			here = nil
 		}
 	}
-	return nil
+	return cmp.Or(here, elsewhere)
 }
