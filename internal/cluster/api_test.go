@@ -49,7 +49,7 @@ func newMemoryAPI() *memoryAPI {
 // client returns a client of this API.
 func (a *memoryAPI) client(t *testing.T) *client {
 	t.Helper()
-	c, err := newClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a})
+	c, err := newClient(Config{Access: &rest.Config{Host: "http://api.example.com", Transport: a}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -50,15 +49,6 @@ func newClient(cfg Config) (*client, error) {
 	// Callers limit their own rates (running heals, the reporter): a limit here
 	// would look like an API that does not answer.
 	access.QPS = -1
-	httpClient, err := rest.HTTPClientFor(access)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
-	}
-	return newClientFor(access, httpClient)
-}
-
-// newClientFor returns a client over an HTTP client. It changes access.
-func newClientFor(access *rest.Config, httpClient *http.Client) (*client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -66,8 +56,11 @@ func newClientFor(access *rest.Config, httpClient *http.Client) (*client, error)
 	access.GroupVersion, access.APIPath = &corev1.SchemeGroupVersion, "/api"
 	access.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	access.ContentType, access.AcceptContentTypes = protobuf, protobuf+",application/json"
-	core, err := rest.RESTClientForConfigAndClient(access, httpClient)
-	return &client{core}, err
+	core, err := rest.RESTClientFor(access)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+	}
+	return &client{core}, nil
 }
 
 func (c *client) on(r request, verb *rest.Request) *rest.Request {

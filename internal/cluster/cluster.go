@@ -69,16 +69,12 @@ type Cluster struct {
 
 // New returns a Cluster that knows nothing, and sends nothing, until Run.
 func New(cfg Config) (*Cluster, error) {
+	if cfg.NodeName == "" || cfg.Namespace == "" || cfg.ConfigMap == "" || cfg.Node == nil || cfg.DriverGrace < 0 {
+		return nil, errors.New("cluster: the node, its name, namespace and config map are required, and the driver's grace must not be negative")
+	}
 	client, err := newClient(cfg)
 	if err != nil {
 		return nil, err
-	}
-	return newCluster(cfg, client)
-}
-
-func newCluster(cfg Config, client *client) (*Cluster, error) {
-	if cfg.NodeName == "" || cfg.Namespace == "" || cfg.ConfigMap == "" || cfg.Node == nil || cfg.DriverGrace < 0 {
-		return nil, errors.New("cluster: the node, its name, namespace and config map are required, and the driver's grace must not be negative")
 	}
 	c := &Cluster{
 		cfg: cfg, client: client, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},

@@ -12,17 +12,18 @@ import (
 
 // config is the configuration of the tests' clusters.
 func config(t *testing.T) Config {
-	return Config{NodeName: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings", Node: &thisHost{t: t}, DriverGrace: time.Minute}
+	return Config{
+		Access: &rest.Config{}, NodeName: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings",
+		Node: &thisHost{t: t}, DriverGrace: time.Minute,
+	}
 }
 
 // clusterOf returns a cluster that does not run yet.
 func clusterOf(t *testing.T, api *kubetest.API) *Cluster {
 	t.Helper()
-	client, err := newClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newCluster(config(t), client)
+	cfg := config(t)
+	cfg.Access = &rest.Config{Host: "http://api.example.com", Transport: api}
+	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func following(t *testing.T, api *kubetest.API) (c *Cluster, end func()) {
 
 func TestConfig(t *testing.T) {
 	good := config(t)
-	if _, err := newCluster(good, &client{}); err != nil {
+	if _, err := New(good); err != nil {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(*Config){
@@ -53,7 +54,7 @@ func TestConfig(t *testing.T) {
 	} {
 		bad := good
 		spoil(&bad)
-		if _, err := newCluster(bad, &client{}); err == nil {
+		if _, err := New(bad); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

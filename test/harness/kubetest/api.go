@@ -78,9 +78,6 @@ func NewAPI() *API {
 	return a
 }
 
-// HTTPClient returns a client that reaches this API and no other.
-func (a *API) HTTPClient() *http.Client { return &http.Client{Transport: a} }
-
 // Set changes how the API behaves.
 func (a *API) Set(change func(*API)) {
 	a.mu.Lock()
