@@ -87,7 +87,7 @@ func New(cfg Config) (*Cluster, error) {
 	// A pod that has ended wants no volume, and may stay for ever.
 	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.pods, errs[0] = newInformer(client, podKind, "", live, podIndexes())
+	c.pods, errs[0] = newInformer(client, podKind, "", live, podIndexes)
 	c.node, errs[1] = newInformer(client, nodeKind, "", named(cfg.NodeName), nil)
 	c.configMap, errs[2] = newInformer(client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
 	if err := errors.Join(errs[:]...); err != nil {
@@ -96,7 +96,11 @@ func New(cfg Config) (*Cluster, error) {
 	c.reader = newReader(client, c.pods, c.node, c.configMap)
 	_, errs[3] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
-			c.forgetClaims(o.(*corev1.Pod))
+			// A claim of the same name may have been read before, from which no pod of this node
+			// was left.
+			for _, claim := range claimsOf(o.(*corev1.Pod)) {
+				c.reader.forget(claimKind.resource, claim)
+			}
 			c.podChanged(o)
 		},
 		UpdateFunc: func(_, o any) { c.podChanged(o) },
@@ -134,16 +138,6 @@ func (c *Cluster) wake() {
 	}
 }
 
-// forgetClaims has the claims of a new pod read again: a claim of the same name
-// may have been cached before, from which no pod of this node was left.
-func (c *Cluster) forgetClaims(p *corev1.Pod) {
-	for i := range p.Spec.Volumes {
-		if claim := claimOf(p, &p.Spec.Volumes[i]); claim != "" {
-			c.reader.forget(claimKind.resource, p.Namespace, claim)
-		}
-	}
-}
-
 // Run keeps the informers up to date, follows the drivers' pods and sends what is to be
 // reported until ctx ends, and returns when all of that has stopped.
 func (c *Cluster) Run(ctx context.Context) {
@@ -175,16 +169,12 @@ func (c *Cluster) waitForSync(ctx context.Context) {
 // ownNode returns this node's object as the informer has it, and false while it is unknown.
 func (c *Cluster) ownNode() (*corev1.Node, bool) { return one[*corev1.Node](c.node, c.cfg.NodeName) }
 
-// pod returns the pod of this node with a UID, as the informer has it.
-func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
-	if uid == "" {
-		return nil, false
+// pod returns the pod of this node with a UID, as the informer has it; nil: it has none.
+func (c *Cluster) pod(uid string) *corev1.Pod {
+	if found := c.podsBy(byUID, uid); uid != "" && len(found) > 0 {
+		return found[0]
 	}
-	found := indexed[*corev1.Pod](c.pods, byUID, uid)
-	if len(found) == 0 {
-		return nil, false
-	}
-	return found[0], true
+	return nil
 }
 
 // configMapName returns namespace and name of the settings, as messages show them.

@@ -73,7 +73,7 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) error {
 		return asked[namespace]
 	}
 	now := map[string]bool{}
-	for _, pod := range indexed[*corev1.Pod](c.pods, byDaemonSet, "") {
+	for _, pod := range c.podsBy(byDaemonSet, "") {
 		for _, name := range c.driversOf(pod, s.daemonSets, counts) {
 			now[name] = now[name] || isReady(pod)
 		}

@@ -17,17 +17,17 @@ import (
 func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) error {
 	c.waitForSync(ctx)
 	l := c.cfg.Node.Kubelet().Layout(c.cfg.Node.RealPath(v.Path))
-	return c.mode(c.recall(ctx, volumeNameOf(v, "", l), l.PodUID)).require(modeCheck)
+	return c.mode(c.recall(ctx, volumeName{handle: v.ID, directory: l.PV}, l.PodUID)).require(modeCheck)
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by
 // what is known: a pod that was seen to end does not begin again.
 func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint) (bool, error) {
-	known, found := c.pod(p.PodUID)
-	if !found {
+	known := c.pod(p.PodUID)
+	if known == nil {
 		return false, c.pods.listed()
 	}
-	w := c.recall(ctx, volumeNameOf(of.Volume, of.Driver, p.Layout), p.PodUID)
+	w := c.recall(ctx, volumeName{of.Driver, of.Volume.ID, p.Layout.PV}, p.PodUID)
 	if w.unknown != nil {
 		return false, unknown(w.unknown)
 	}

@@ -116,34 +116,24 @@ func one[T any](i *informer, key string) (T, bool) {
 	return t, found && ok && err == nil
 }
 
-func indexed[T any](i *informer, index, key string) []T {
-	objects, err := i.GetIndexer().ByIndex(index, key)
-	if err != nil {
-		return nil
-	}
-	list := make([]T, 0, len(objects))
+// podsBy returns the pods that an index has under a key.
+func (c *Cluster) podsBy(index, key string) (pods []*corev1.Pod) {
+	objects, _ := c.pods.GetIndexer().ByIndex(index, key) //nolint:errcheck // podIndexes has it
 	for _, o := range objects {
-		if t, ok := o.(T); ok {
-			list = append(list, t)
-		}
+		pods = append(pods, o.(*corev1.Pod))
 	}
-	return list
+	return pods
 }
 
-func podIndexes() cache.Indexers {
-	index := func(keys func(*corev1.Pod) []string) cache.IndexFunc {
-		return func(o any) ([]string, error) { return keys(o.(*corev1.Pod)), nil }
-	}
-	return cache.Indexers{
-		byUID:   index(func(p *corev1.Pod) []string { return []string{string(p.UID)} }),
-		byClaim: index(claimsOf),
-		byDaemonSet: index(func(p *corev1.Pod) []string {
-			if ownedByDaemonSet(p) {
-				return []string{""}
-			}
-			return nil
-		}),
-	}
+var podIndexes = cache.Indexers{
+	byUID:   func(o any) ([]string, error) { return []string{string(o.(*corev1.Pod).UID)}, nil },
+	byClaim: func(o any) ([]string, error) { return claimsOf(o.(*corev1.Pod)), nil },
+	byDaemonSet: func(o any) ([]string, error) {
+		if ownedByDaemonSet(o.(*corev1.Pod)) {
+			return []string{""}, nil
+		}
+		return nil, nil
+	},
 }
 
 func ownedByDaemonSet(p *corev1.Pod) bool {

@@ -63,7 +63,7 @@ func TestPodIsStripped(t *testing.T) {
 		api.Put(kubetest.Node(), pod)
 		c, end := following(t, api)
 		defer end()
-		got, _ := c.pod("uid-of-app")
+		got := c.pod("uid-of-app")
 		var names []string
 		for _, v := range got.Spec.Volumes {
 			names = append(names, v.Name)

@@ -65,7 +65,9 @@ func (c *Cluster) mode(w *view) effectiveMode {
 		e.by, e.err = c.configMapName(), w.settings.err
 	}
 	limit := func(kind string, o metav1.Object) {
-		if of := annotatedMode(w.name(kind, o), o); of.mode < e.mode {
+		value, set := o.GetAnnotations()[clustersettings.ModeAnnotation]
+		of := effectiveMode{by: w.name(kind, o) + ", annotation " + clustersettings.ModeAnnotation}
+		if of.mode, of.err = parseMode(value); set && of.mode < e.mode {
 			e = of
 		}
 	}
@@ -84,16 +86,5 @@ func (c *Cluster) mode(w *view) effectiveMode {
 	for _, pod := range w.pods {
 		limit("Pod", pod)
 	}
-	return e
-}
-
-// annotatedMode returns the mode that one object allows; what is its kind and name.
-func annotatedMode(what string, o metav1.Object) effectiveMode {
-	value, set := o.GetAnnotations()[clustersettings.ModeAnnotation]
-	if !set {
-		return effectiveMode{mode: modeHeal}
-	}
-	e := effectiveMode{by: what + ", annotation " + clustersettings.ModeAnnotation}
-	e.mode, e.err = parseMode(value)
 	return e
 }

@@ -186,11 +186,11 @@ func (r *reader) extend(key string) {
 	}
 }
 
-// forget has the next inspection read an object again.
-func (r *reader) forget(resource, namespace, name string) {
+// forget has the next inspection read an object again, which is named NAMESPACE/NAME.
+func (r *reader) forget(resource, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.objects, keyOf(resource, namespace, name))
+	delete(r.objects, resource+" "+name) // as keyOf has it
 }
 
 // volumesWith returns the names of the volumes that had a handle when they were last read.

@@ -23,7 +23,7 @@ type subjects struct {
 func (c *Cluster) subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (subjects, bool) {
 	var s subjects
 	for _, uid := range podUIDs {
-		if pod, known := c.pod(uid); known {
+		if pod := c.pod(uid); pod != nil {
 			s.pods = append(s.pods, reference("Pod", pod))
 		}
 	}
@@ -40,7 +40,7 @@ func (c *Cluster) subjects(ctx context.Context, driver, volumeID string, podUIDs
 // the API has not said. The directory alone proves no PersistentVolume: a pod chooses the name
 // of its inline volume.
 func (c *Cluster) Names(ctx context.Context, p facts.VolumePath) (claim, pod string) {
-	if o, known := c.pod(p.PodUID); known {
+	if o := c.pod(p.PodUID); o != nil {
 		pod = o.Namespace + "/" + o.Name
 	}
 	pv := read(ctx, &view{c: c}, volumeKind, "", p.PV)
@@ -56,8 +56,7 @@ func reference(kind string, o metav1.Object) corev1.ObjectReference {
 
 // podHere returns whether a pod is on this node, and true while that is unknown.
 func (c *Cluster) podHere(uid string) bool {
-	_, found := c.pod(uid)
-	return found || c.pods.listed() != nil
+	return c.pod(uid) != nil || c.pods.listed() != nil
 }
 
 // nodeUID returns the UID of this node's object, and false while it is unknown.

@@ -10,7 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -24,21 +23,16 @@ type volumeName struct {
 	directory string
 }
 
-// volumeNameOf returns the name of a volume at one mount point.
-func volumeNameOf(v healer.Volume, driver string, l layout.Path) volumeName {
-	return volumeName{driver: driver, handle: v.ID, directory: l.PV}
-}
-
 // nameAt returns the name of a case's volume at one of its mount points. A
 // container's mount is named after the mount point of its pod.
 func nameAt(c healer.Case, p healer.MountPoint) volumeName {
-	l := p.Layout
+	name := volumeName{driver: c.Driver, handle: c.Volume.ID, directory: p.Layout.PV}
 	for _, of := range c.MountPoints {
-		if l.PV == "" && p.PodUID != "" && of.PodUID == p.PodUID {
-			l.PV = of.Layout.PV
+		if name.directory == "" && p.PodUID != "" && of.PodUID == p.PodUID {
+			name.directory = of.Layout.PV
 		}
 	}
-	return volumeNameOf(c.Volume, c.Driver, l)
+	return name
 }
 
 func (n volumeName) matches(pv *corev1.PersistentVolume) bool {
@@ -90,7 +84,7 @@ func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPo
 	if ctx.Err() != nil {
 		return w, ctx.Err()
 	}
-	if _, found := c.pod(podUID); w.unknown == nil && podUID != "" && !found && w.unavailable != nil {
+	if w.unknown == nil && w.unavailable != nil && podUID != "" && c.pod(podUID) == nil {
 		w.unknown = w.unavailable // the pod's annotation is unknown too
 	}
 	if w.unknown == nil && w.node == nil {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,12 +17,7 @@ import (
 func (w *view) note(unavailable, unknown error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.unavailable == nil {
-		w.unavailable = unavailable
-	}
-	if w.unknown == nil {
-		w.unknown = unknown
-	}
+	w.unavailable, w.unknown = cmp.Or(w.unavailable, unavailable), cmp.Or(w.unknown, unknown)
 }
 
 // read returns one object; nil: it does not exist, or is unknown. While the API does not
@@ -66,8 +62,8 @@ func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	wg.Go(func() { w.node = read(ctx, w, nodeKind, "", w.c.cfg.NodeName) })
 	w.note(nil, w.c.pods.listed())
 	var own *corev1.Pod
-	known, found := w.c.pod(podUID)
-	if found {
+	known := w.c.pod(podUID)
+	if known != nil {
 		wg.Go(func() { own = w.pod(ctx, known) })
 	}
 	w.volumes = w.readVolumes(ctx, known)
@@ -114,7 +110,7 @@ func (w *view) podsUsing(ctx context.Context, except string) []*corev1.Pod {
 	var known []*corev1.Pod
 	for _, b := range w.volumes {
 		if ref := b.pv.Spec.ClaimRef; b.matches && ref != nil {
-			known = append(known, indexed[*corev1.Pod](w.c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
+			known = append(known, w.c.podsBy(byClaim, ref.Namespace+"/"+ref.Name)...)
 		}
 	}
 	known = slices.DeleteFunc(known, func(p *corev1.Pod) bool { return string(p.UID) == except })
