@@ -25,16 +25,17 @@ const (
 // be about to repair its volumes itself, and heals must not interfere with a rollout.
 type drivers struct {
 	// reading serializes reads of the pods: of two at once, the one that saw less
-	// must not be the last to record. It also guards the maps.
+	// must not be the last to record. It also guards the map.
 	reading *semaphore.Weighted
-	// notReady has, by driver, since when it has no ready pod here; zero: it has one.
-	notReady map[string]time.Time
-	// back has, by driver, since when it has a ready pod again.
-	back map[string]time.Time
+	seen    map[string]driverPods
 }
 
+// driverPods is since when a driver has no ready pod here (zero: it has one), and since when it
+// has one again (zero: it was not seen without).
+type driverPods struct{ notReady, back time.Time }
+
 func newDrivers() drivers {
-	return drivers{reading: semaphore.NewWeighted(1), notReady: map[string]time.Time{}, back: map[string]time.Time{}}
+	return drivers{reading: semaphore.NewWeighted(1), seen: map[string]driverPods{}}
 }
 
 // followDrivers records each change of the drivers' pods until ctx ends.
@@ -45,17 +46,18 @@ func (c *Cluster) followDrivers(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.driversChanged:
-			_ = c.driverAway(ctx, "") // records them all
+			_, _ = c.driverAway(ctx, "") // records them all
 		}
 	}
 }
 
-// driverAway returns why heals wait for a driver; nil: they do not, or no longer. It reads
-// the pods of all DaemonSets itself: the last change may not have been handled yet. The
-// namespaces of that driver's pods are read from the API, those of other drivers recalled.
-func (c *Cluster) driverAway(ctx context.Context, driver string) error {
+// driverAway returns why heals wait for a driver; nil: they do not, or no longer; and since when it
+// has a ready pod here again. It reads the pods of all DaemonSets itself: the last change may not
+// have been handled yet. The namespaces of that driver's pods are read from the API, those of other
+// drivers recalled.
+func (c *Cluster) driverAway(ctx context.Context, driver string) (back time.Time, err error) {
 	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
-		return unknown(err)
+		return back, unknown(err)
 	}
 	defer c.drivers.reading.Release(1)
 	s := c.currentSettings()
@@ -80,50 +82,34 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) error {
 	}
 	c.drivers.record(now, time.Now())
 	if failed != nil {
-		return unknown(failed)
+		return back, unknown(failed)
 	}
-	return c.drivers.waitsFor(driver, c.cfg.DriverGrace)
-}
-
-// driverBack returns since when a driver has a ready pod here again; zero: it was not seen without.
-func (c *Cluster) driverBack(ctx context.Context, driver string) (time.Time, error) {
-	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
-		return time.Time{}, unknown(err)
-	}
-	defer c.drivers.reading.Release(1)
-	return c.drivers.back[driver], nil
+	return c.drivers.seen[driver].back, c.drivers.waitsFor(driver, c.cfg.DriverGrace)
 }
 
 // record takes, by driver, whether it has a ready pod on this node. One whose pod is gone
 // is not ready either.
 func (d *drivers) record(now map[string]bool, at time.Time) {
-	for name, since := range d.notReady {
-		if _, here := now[name]; here {
-			continue
-		}
-		now[name] = false
-		if !since.IsZero() && at.Sub(since) > forgetDriver {
-			delete(now, name)
-			delete(d.notReady, name)
-			delete(d.back, name)
-		}
+	for name := range now {
+		d.seen[name] = d.seen[name] // of a new one as well
 	}
-	for name, ready := range now {
-		switch since := d.notReady[name]; {
-		case ready:
-			if !since.IsZero() {
-				d.back[name] = at
-			}
-			d.notReady[name] = time.Time{}
-		case since.IsZero():
-			d.notReady[name] = at
+	for name, pods := range d.seen {
+		ready, here := now[name]
+		switch {
+		case ready && !pods.notReady.IsZero():
+			pods = driverPods{back: at}
+		case !ready && pods.notReady.IsZero():
+			pods.notReady = at
+		}
+		if d.seen[name] = pods; !here && at.Sub(pods.notReady) > forgetDriver {
+			delete(d.seen, name)
 		}
 	}
 }
 
 // waitsFor returns why heals wait for a driver; nil: they do not, or no longer.
 func (d *drivers) waitsFor(driver string, grace time.Duration) error {
-	since := d.notReady[driver]
+	since := d.seen[driver].notReady
 	if waits := time.Since(since); !since.IsZero() && waits < grace {
 		return fmt.Errorf("the pod of driver %s on this node has not been ready for %s, and heals wait up to %s for it (--driver-grace)",
 			driver, waits.Round(time.Second), grace)

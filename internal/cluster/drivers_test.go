@@ -157,7 +157,7 @@ func TestDriverAway(t *testing.T) {
 				}
 				c, end := following(t, api)
 				defer end()
-				err := c.driverAway(t.Context(), kubetest.DriverName)
+				_, err := c.driverAway(t.Context(), kubetest.DriverName)
 				if (err != nil) != tc.away || err != nil && !strings.Contains(err.Error(), kubetest.DriverName) {
 					t.Errorf("got %v", err)
 				}
@@ -175,8 +175,10 @@ func TestDriverOfAnUnknownNamespace(t *testing.T) {
 		api.BreakFor(kubetest.ErrNoAnswer, "get", "namespaces")
 		c, end := following(t, api)
 		defer end()
-		expect(t, "its namespace", c.driverAway(t.Context(), kubetest.DriverName), "what the cluster wants is not known")
-		expect(t, "another driver's", c.driverAway(t.Context(), "another.example.com"), "")
+		_, err := c.driverAway(t.Context(), kubetest.DriverName)
+		expect(t, "its namespace", err, "what the cluster wants is not known")
+		_, err = c.driverAway(t.Context(), "another.example.com")
+		expect(t, "another driver's", err, "")
 	})
 }
 
@@ -188,7 +190,7 @@ func TestDriversAreForgotten(t *testing.T) {
 		d.record(map[string]bool{kubetest.DriverName: true, fmt.Sprint("gone", i): i%2 == 0}, start.Add(time.Duration(i)*time.Second))
 	}
 	d.record(map[string]bool{kubetest.DriverName: true}, start.Add(forgetDriver+time.Hour))
-	if n := len(d.notReady); n != 1 {
+	if n := len(d.seen); n != 1 {
 		t.Errorf("%d are remembered", n)
 	}
 	d.record(map[string]bool{}, time.Now())

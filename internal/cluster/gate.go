@@ -129,11 +129,12 @@ func (p *permit) allowed(ctx context.Context, w *view) error {
 	if err := w.draining(); err != nil {
 		return healer.RefusedBy(healer.RuleDrain, err)
 	}
-	if err := p.cluster.driverAway(ctx, p.name.driver); err != nil {
+	back, err := p.cluster.driverAway(ctx, p.name.driver)
+	if err != nil {
 		return healer.RefusedBy(healer.RuleDriverGrace, err)
 	}
 	for _, reason := range p.reasons {
-		if err := p.left(ctx, w.settings, reason); err != nil {
+		if err := p.left(w.settings, reason, back); err != nil {
 			return healer.RefusedBy(healer.RuleSelfRepair, err)
 		}
 	}
@@ -153,21 +154,26 @@ func ruleOr(w *view, rule healer.Rule) healer.Rule {
 
 // wanted goes by a running container that has the volume, else by the pod, and for a
 // mount point that belongs to no pod by any pod that wants the volume. An API that does
-// not answer allows nothing.
+// not answer allows nothing. A step that has a volume staged anew takes the API's word: a
+// running container shows at most that a pod has not ended which may.
 func (p *permit) wanted(w *view) error {
-	mountPoint := p.step.MountPoint
-	if p.step.Cost == healer.Restage {
-		return p.wantsRestage(w)
-	}
+	mountPoint, restage := p.step.MountPoint, p.step.Cost == healer.Restage
+	runs := p.holder != nil && p.holder.Alive() == nil
 	switch {
-	case p.holder != nil && p.holder.Alive() == nil:
+	case runs && !restage:
 		return nil
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
+	case restage && mountPoint.Layout.Kind != layout.Staging:
+		return errors.New("the path is not where kubelet has volumes staged")
 	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	return w.wanted(mountPoint.PodUID)
+	err := w.wanted(mountPoint.PodUID)
+	if runs && errors.Is(err, errMayHaveEnded) {
+		return nil
+	}
+	return err
 }
 
 // Revalidate implements healer.Permit. It is asked while the mount is in place but

@@ -12,26 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
-
-// parseRestage reads which drivers are told to stage volumes anew, and how.
-func parseRestage(text string) (map[string]healer.RestageOrder, error) {
-	orders, err := parseYAML[map[string]string](text)
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]healer.RestageOrder{}
-	for driver, text := range orders {
-		order, err := healer.ParseRestageOrder(text)
-		if err != nil {
-			return nil, fmt.Errorf("driver %.40q: %w", driver, err)
-		}
-		known[driver] = order
-	}
-	return known, nil
-}
 
 // Order returns how the settings have a driver told to stage a volume anew. Its error says
 // why it is not.
@@ -156,20 +138,4 @@ func (c *Cluster) readSecret(ctx context.Context, namespace, name string) (*core
 // attach/detach controller gives it (pkg/volume/csi/csi_attacher.go of Kubernetes).
 func attachmentName(handle, driver, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
-}
-
-// wantsRestage is wanted for a step that has a volume staged anew: the API has to say so.
-// A running container shows at most that a pod has not ended which may.
-func (p *permit) wantsRestage(w *view) error {
-	switch {
-	case p.earlier:
-		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to stage it")
-	case p.step.MountPoint.Layout.Kind != layout.Staging:
-		return errors.New("the path is not where kubelet has volumes staged")
-	}
-	err := w.wanted("")
-	if errors.Is(err, errMayHaveEnded) && p.holder != nil && p.holder.Alive() == nil {
-		return nil
-	}
-	return err
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -60,24 +59,19 @@ func defaultSelfRepair() selfRepair {
 // whose plugin was started anew may have forgotten its volumes, and repairs none then.
 const defaultSelfRepairGrace = 2 * time.Minute
 
-func parseGrace(text string) (map[string]time.Duration, error) {
-	texts, err := parseYAML[map[string]string](text)
-	graces := map[string]time.Duration{}
-	for driver, text := range texts {
-		grace, wrong := time.ParseDuration(text)
-		if wrong != nil || grace < 0 {
-			err = errors.Join(err, fmt.Errorf("driver %.40q: %.40q is no duration such as 2m", driver, text))
-		}
-		graces[driver] = grace
+func parseGrace(text string) (time.Duration, error) {
+	grace, err := time.ParseDuration(text)
+	if err != nil || grace < 0 {
+		return 0, fmt.Errorf("%.40q is no duration such as 2m", text)
 	}
-	return graces, err
+	return grace, nil
 }
 
 // left returns why a step is refused for a reason that is left to the driver; nil: it is not, or
 // the driver had its time. Its time begins anew when its pod is ready again: it may be at work then.
-func (p *permit) left(ctx context.Context, s settings, reason healer.Reason) error {
+func (p *permit) left(s settings, reason healer.Reason, back time.Time) error {
 	driver := p.name.driver
-	if !s.selfRepair.leaves(driver, reason) {
+	if !slices.Contains(s.selfRepair[driver], reason) {
 		return nil
 	}
 	grace, set := s.selfRepairGrace[driver]
@@ -87,10 +81,6 @@ func (p *permit) left(ctx context.Context, s settings, reason healer.Reason) err
 	since := p.cluster.reporter.foundSince(volumeKey{driver, p.name.handle}, reason)
 	if since.IsZero() {
 		since = time.Now()
-	}
-	back, err := p.cluster.driverBack(ctx, driver)
-	if err != nil {
-		return err
 	}
 	if back.After(since) {
 		since = back
@@ -102,35 +92,22 @@ func (p *permit) left(ctx context.Context, s settings, reason healer.Reason) err
 		reason, driver, since.Add(grace).UTC().Format(time.RFC3339), clustersettings.SelfRepair, p.cluster.configMapName(), clustersettings.SelfRepairGrace)
 }
 
-// leaves returns whether the driver repairs such a condition itself.
-func (s selfRepair) leaves(driver string, reason healer.Reason) bool {
-	return slices.Contains(s[driver], reason)
-}
-
 // parseSelfRepair returns the default, changed by a text in YAML: a driver with the
 // reasons that are left to it, which replace those it has here, or with none, which
-// removes it. With an error it returns the default.
+// removes it.
 func parseSelfRepair(text string) (selfRepair, error) {
 	changes, err := parseYAML[selfRepair](text)
 	if err != nil {
-		return defaultSelfRepair(), fmt.Errorf("not a map of drivers to lists of reasons: %w", err)
+		return nil, fmt.Errorf("not a map of drivers to lists of reasons: %w", err)
 	}
-	var errs []error
+	s := defaultSelfRepair()
 	for _, driver := range slices.Sorted(maps.Keys(changes)) {
+		s[driver] = changes[driver]
 		for _, reason := range changes[driver] {
 			if !slices.Contains(healer.Reasons(), reason) {
-				errs = append(errs, fmt.Errorf("driver %q: %q is no reason (docs/conditions.md lists them)", driver, reason))
+				err = errors.Join(err, fmt.Errorf("driver %q: %q is no reason (docs/conditions.md lists them)", driver, reason))
 			}
 		}
 	}
-	if len(errs) > 0 {
-		return defaultSelfRepair(), errors.Join(errs...)
-	}
-	s := defaultSelfRepair()
-	for driver, reasons := range changes {
-		if s[driver] = reasons; len(reasons) == 0 {
-			delete(s, driver)
-		}
-	}
-	return s, nil
+	return s, err
 }

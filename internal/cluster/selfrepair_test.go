@@ -17,6 +17,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
+func leaves(s selfRepair, driver string, reason healer.Reason) bool {
+	return slices.Contains(s[driver], reason)
+}
+
 func TestDefaultSelfRepair(t *testing.T) {
 	s := defaultSelfRepair()
 	for _, tc := range []struct {
@@ -39,7 +43,7 @@ func TestDefaultSelfRepair(t *testing.T) {
 		{"hostpath.csi.k8s.io", healer.NotMounted, false},
 		{"", healer.NotMounted, false},
 	} {
-		if got := s.leaves(tc.driver, tc.reason); got != tc.left {
+		if got := leaves(s, tc.driver, tc.reason); got != tc.left {
 			t.Errorf("%s is left to %q: %t, want %t", tc.reason, tc.driver, got, tc.left)
 		}
 	}
@@ -50,7 +54,7 @@ func TestDefaultSelfRepair(t *testing.T) {
 			}
 		}
 	}
-	if selfRepair(nil).leaves("csi.juicefs.com", healer.Disconnected) {
+	if leaves(nil, "csi.juicefs.com", healer.Disconnected) {
 		t.Error("an empty list leaves something to somebody")
 	}
 }
@@ -75,7 +79,7 @@ func TestParseSelfRepair(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := s.leaves(tc.driver, tc.reason); got != tc.left {
+		if got := leaves(s, tc.driver, tc.reason); got != tc.left {
 			t.Errorf("%s: %s is left to %s: %t, want %t", name, tc.reason, tc.driver, got, tc.left)
 		}
 	}
@@ -91,11 +95,11 @@ func TestParseSelfRepairMistakes(t *testing.T) {
 		"a: []\na: [IOError]":                  "already set",
 		"seaweedfs-csi-driver: [\"\"]\nb: [X]": `"X" is no reason`,
 	} {
-		s, err := parseSelfRepair(text)
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: got %v, want %q", text, err, says)
+		s := parseSettings(map[string]string{clustersettings.SelfRepair: text})
+		if s.err == nil || !strings.Contains(s.err.Error(), says) {
+			t.Errorf("%q: got %v, want %q", text, s.err, says)
 		}
-		if !s.leaves("csi.juicefs.com", healer.Disconnected) {
+		if !leaves(s.selfRepair, "csi.juicefs.com", healer.Disconnected) {
 			t.Errorf("%q: a mistake took a driver off the list", text)
 		}
 	}

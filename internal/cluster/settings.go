@@ -22,11 +22,13 @@ import (
 // readSetting has how each key of the ConfigMap with the cluster's settings is read
 // (docs/policy.md).
 var readSetting = map[string]func(s *settings, text string) error{
-	clustersettings.Mode:                   func(s *settings, text string) error { return parse(&s.mode, text, parseMode) },
-	clustersettings.Loop:                   func(s *settings, text string) error { return parse(&s.loop, text, parseLoop) },
-	clustersettings.SelfRepair:             func(s *settings, text string) error { return parse(&s.selfRepair, text, parseSelfRepair) },
-	clustersettings.SelfRepairGrace:        func(s *settings, text string) error { return parse(&s.selfRepairGrace, text, parseGrace) },
-	clustersettings.Restage:                func(s *settings, text string) error { return parse(&s.restage, text, parseRestage) },
+	clustersettings.Mode:            func(s *settings, text string) error { return parse(&s.mode, text, parseMode) },
+	clustersettings.Loop:            func(s *settings, text string) error { return parse(&s.loop, text, parseLoop) },
+	clustersettings.SelfRepair:      func(s *settings, text string) error { return parse(&s.selfRepair, text, parseSelfRepair) },
+	clustersettings.SelfRepairGrace: func(s *settings, text string) error { return parse(&s.selfRepairGrace, text, perDriver(parseGrace)) },
+	clustersettings.Restage: func(s *settings, text string) error {
+		return parse(&s.restage, text, perDriver(healer.ParseRestageOrder))
+	},
 	clustersettings.WriteWithoutAttachment: func(s *settings, text string) error { return parse(&s.writeWithoutAttachment, text, parseYAML) },
 	clustersettings.DriverDaemonSets:       func(s *settings, text string) error { return parse(&s.daemonSets, text, parseYAML) },
 	clustersettings.DriverNamespaces:       func(s *settings, text string) error { return parse(&s.driverNamespaces, text, parseNamespaces) },
@@ -37,16 +39,34 @@ var readSetting = map[string]func(s *settings, text string) error{
 	},
 }
 
-// parse sets one field to what a text says. With an error, too: some parsers then return
-// what is safe.
-func parse[T any](field *T, text string, parser func(string) (T, error)) (err error) {
-	*field, err = parser(text)
+// parse sets one field to what a text says. With an error it keeps its default.
+func parse[T any](field *T, text string, parser func(string) (T, error)) error {
+	value, err := parser(text)
+	if err == nil {
+		*field = value
+	}
 	return err
 }
 
 func parseYAML[T any](text string) (t T, err error) {
 	err = yaml.UnmarshalStrict([]byte(text), &t)
 	return t, err
+}
+
+// perDriver returns a parser of a map of drivers to what another parser reads.
+func perDriver[T any](parser func(string) (T, error)) func(string) (map[string]T, error) {
+	return func(text string) (map[string]T, error) {
+		texts, err := parseYAML[map[string]string](text)
+		values := map[string]T{}
+		for _, driver := range slices.Sorted(maps.Keys(texts)) {
+			value, wrong := parser(texts[driver])
+			if wrong != nil {
+				err = errors.Join(err, fmt.Errorf("driver %.40q: %w", driver, wrong))
+			}
+			values[driver] = value
+		}
+		return values, err
+	}
 }
 
 // settings hold for the whole cluster and change without a rollout.

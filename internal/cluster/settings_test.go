@@ -103,8 +103,8 @@ func TestParseValidSettings(t *testing.T) {
 		!slices.Equal(s.driverNamespaces, []string{"storage", "kube-system"}) || len(s.daemonSets) != 2 || s.daemonSets["b.example.com"] != "storage/b-node" {
 		t.Errorf("got %+v", s)
 	}
-	if !s.selfRepair.leaves("a.example.com", healer.NotMounted) || s.selfRepair.leaves("csi.juicefs.com", healer.Disconnected) ||
-		!s.selfRepair.leaves("driver.longhorn.io", healer.IOError) {
+	if !leaves(s.selfRepair, "a.example.com", healer.NotMounted) || leaves(s.selfRepair, "csi.juicefs.com", healer.Disconnected) ||
+		!leaves(s.selfRepair, "driver.longhorn.io", healer.IOError) {
 		t.Errorf("left to drivers is %v", s.selfRepair)
 	}
 	data["typo"] = "x"
