@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,81 +52,53 @@ func evictable(c volumeConditions, last healer.Diagnosis) []string {
 // annotation is what is known of a claim's annotation.
 type annotation struct {
 	// claim is empty while the annotation is unknown.
-	claim        types.UID
-	state, since string
-	evictable    []string
+	claim types.UID
+	volumehealth.Value
 	// due is when it is written again even if nothing changed.
 	due time.Time
 }
 
 // covers returns whether nothing has to be written for the volume's last check.
 func (a annotation) covers(v volume) bool {
-	return a.state == v.state && slices.Equal(a.evictable, v.evictable) && v.checked.Before(a.due)
+	return a.State == v.state && slices.Equal(a.Evictable, v.evictable) && v.checked.Before(a.due)
 }
 
 // annotate writes the state of a volume to its claim if it changed or is due, and returns
 // what the claim has, also with an error. Without a claim nothing is written, and the next
 // check tries again.
+//
+// It reads the annotation first if it is unknown: an earlier process on this node may have
+// written it, and since when the state is as it is. It reads it also while events wait,
+// which go only to an API that answers.
 func (r *reporter) annotate(ctx context.Context, v volume, claim *corev1.ObjectReference) (annotation, error) {
-	node, known := r.cluster.nodeUID()
-	if claim == nil || !known || v.state == "" || len(v.messages) == 0 && v.annotation.covers(v) {
-		return v.annotation, nil
+	node, has := r.cluster.nodeUID(), v.annotation
+	if claim == nil || node == "" || v.state == "" || len(v.messages) == 0 && has.covers(v) {
+		return has, nil
 	}
-	now, err := r.update(ctx, v, *claim, volumehealth.Annotation+string(node))
-	if errors.Is(err, errNoClaim) { // not tried again at every check
-		return annotation{state: v.state, evictable: v.evictable, due: v.checked.Add(refresh())}, nil
+	key, checked := volumehealth.Annotation+string(node), v.checked.UTC().Format(time.RFC3339)
+	now := annotation{
+		claim: claim.UID, due: v.checked.Add(refresh()),
+		Value: volumehealth.Value{State: v.state, LastChecked: checked, Since: checked, Node: r.node, Evictable: v.evictable},
 	}
-	return now, err
-}
-
-// update reads the annotation first if it is unknown: an earlier process on this
-// node may have written it, and since when the state is as it is. It reads it also
-// while events wait, which go only to an API that answers.
-func (r *reporter) update(ctx context.Context, v volume, claim corev1.ObjectReference, name string) (annotation, error) {
-	before := v.annotation
-	if before.claim != claim.UID || len(v.messages) > 0 {
-		if err := r.pace.Wait(ctx); err != nil {
-			return before, err
-		}
-		value, err := r.client.claimAnnotation(ctx, claim, name)
-		if err != nil {
-			return before, err
-		}
-		if before = parseAnnotation(claim.UID, value); before.covers(v) {
-			return before, nil
+	var err error
+	if has.claim != claim.UID || len(v.messages) > 0 {
+		if has, err = r.healthOf(ctx, claim, key); err == nil && has.covers(v) {
+			return has, nil
 		}
 	}
-	checked := v.checked.UTC().Format(time.RFC3339)
-	now := annotation{claim: claim.UID, state: v.state, since: checked, evictable: v.evictable, due: v.checked.Add(refresh())}
-	if before.state == now.state && before.since != "" {
-		now.since = before.since
+	if err == nil {
+		if has.State == now.State {
+			now.Since = cmp.Or(has.Since, now.Since)
+		}
+		err = r.setHealth(ctx, claim, key, now.Value)
 	}
-	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: checked, Since: now.since, Node: r.node, Evictable: now.evictable})
-	if err != nil {
-		return before, fmt.Errorf("encode the health of a volume: %w", err)
-	}
-	if err := r.pace.Wait(ctx); err != nil {
-		return before, err
-	}
-	if err := r.client.annotateClaim(ctx, claim, name, string(value)); err != nil {
-		return before, err
+	switch {
+	case errors.Is(err, errNoClaim):
+		now.claim = "" // not tried again at every check
+	case err != nil:
+		return has, err
 	}
 	return now, nil
-}
-
-// parseAnnotation returns an annotation that is due at once if the value cannot be
-// read, or was written by a clock that is ahead.
-func parseAnnotation(claim types.UID, value string) annotation {
-	var s volumehealth.Value
-	if json.Unmarshal([]byte(value), &s) != nil {
-		return annotation{claim: claim}
-	}
-	a := annotation{claim: claim, state: s.State, since: s.Since, evictable: s.Evictable}
-	checked, err := time.Parse(time.RFC3339, s.LastChecked)
-	if err == nil && checked.Before(time.Now()) {
-		a.due = checked.Add(refresh())
-	}
-	return a
 }
 
 func refresh() time.Duration {
@@ -136,27 +109,41 @@ func refresh() time.Duration {
 // request: 500 (InternalError) may be a webhook's.
 func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsInternalError(err) }
 
-// claimAnnotation returns the value of one annotation of a claim.
-func (c *client) claimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
+// healthOf reads one annotation of a claim. It is due at once if its value cannot be read,
+// or was written by a clock that is ahead, and unknown with an error.
+func (r *reporter) healthOf(ctx context.Context, claim *corev1.ObjectReference, key string) (annotation, error) {
 	var now corev1.PersistentVolumeClaim
-	err := c.do(ctx, request{Verb: "get", Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, c.core.Get(), &now)
-	if apierrors.IsNotFound(err) || err == nil && (now.UID != claim.UID || now.DeletionTimestamp != nil) {
-		return "", errNoClaim
+	what := request{Verb: "get", GroupResource: claimKind.GroupResource, Namespace: claim.Namespace, Name: claim.Name}
+	err := r.do(ctx, what, r.client.core.Get(), &now)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (now.UID != claim.UID || now.DeletionTimestamp != nil):
+		return annotation{}, errNoClaim
+	case err != nil:
+		return annotation{}, err
 	}
-	return now.Annotations[key], err
+	has := annotation{claim: claim.UID}
+	if json.Unmarshal([]byte(now.Annotations[key]), &has.Value) != nil {
+		return annotation{claim: claim.UID}, nil
+	}
+	checked, err := time.Parse(time.RFC3339, has.LastChecked)
+	if err == nil && checked.Before(time.Now()) {
+		has.due = checked.Add(refresh())
+	}
+	return has, nil
 }
 
-// annotateClaim sets one annotation of a claim and leaves the others alone.
-func (c *client) annotateClaim(ctx context.Context, claim corev1.ObjectReference, key, value string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+// setHealth sets one annotation of a claim and leaves the others alone.
+func (r *reporter) setHealth(ctx context.Context, claim *corev1.ObjectReference, key string, health volumehealth.Value) error {
+	value, err := json.Marshal(health)
+	patch, errPatch := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         claim.UID, // so that another claim of that name is refused
-		"annotations": map[string]string{key: value},
+		"annotations": map[string]string{key: string(value)},
 	}})
-	if err != nil {
-		return fmt.Errorf("encode the annotation of a claim: %w", err)
+	if err := errors.Join(err, errPatch); err != nil {
+		return fmt.Errorf("encode the health of a volume: %w", err)
 	}
-	r := request{Verb: "patch", Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}
-	err = c.do(ctx, r, c.core.Patch(types.MergePatchType).Body(patch), &corev1.PersistentVolumeClaim{})
+	what := request{Verb: "patch", GroupResource: claimKind.GroupResource, Namespace: claim.Namespace, Name: claim.Name}
+	err = r.do(ctx, what, r.client.core.Patch(types.MergePatchType).Body(patch), &corev1.PersistentVolumeClaim{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOtherUID(err) {
 		return errNoClaim
 	}

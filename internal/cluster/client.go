@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -93,9 +93,8 @@ func (c *client) list(ctx context.Context, r request, o metav1.ListOptions) (run
 
 // request names what is asked of the API in RBAC's words.
 type request struct {
-	Verb      string
-	Group     string // empty: the core group
-	Resource  string
+	Verb string
+	schema.GroupResource
 	Namespace string // empty: cluster-scoped, or all namespaces
 	Name      string
 }
@@ -112,13 +111,9 @@ func (r request) shown() request {
 
 // String returns, for example, "get pods in namespace x" or "list persistentvolumes".
 func (r request) String() string {
-	var b strings.Builder
-	b.WriteString(r.Verb + " " + r.Resource)
-	if r.Group != "" {
-		b.WriteString("." + r.Group)
-	}
+	text := r.Verb + " " + r.GroupResource.String()
 	if r.Namespace != "" {
-		b.WriteString(" in namespace " + r.Namespace)
+		text += " in namespace " + r.Namespace
 	}
-	return b.String()
+	return text
 }

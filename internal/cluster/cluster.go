@@ -99,7 +99,7 @@ func New(cfg Config) (*Cluster, error) {
 			// A claim of the same name may have been read before, from which no pod of this node
 			// was left.
 			for _, claim := range claimsOf(o.(*corev1.Pod)) {
-				c.reader.forget(claimKind.resource, claim)
+				c.reader.forget(claimKind.Resource, claim)
 			}
 			c.podChanged(o)
 		},

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-addons/node-healer/internal/printable"
 )
@@ -46,53 +47,49 @@ func explain(r request, err error) error {
 			err = sent.Err // r says what was sent in fewer words
 		}
 		return fmt.Errorf("%s: %w", r, err)
-	case apierrors.IsUnauthorized(err):
-		return &answeredError{unauthenticated(r), err}
+	}
+	text := fmt.Sprintf("%s: %s", r, err)
+	switch {
+	case apierrors.IsUnauthorized(err): // the API does not say which of the causes it is
+		text = fmt.Sprintf("%s: not authenticated (401). The API does not accept our token: it has expired, has another audience or issuer, "+
+			"its service account or pod was deleted, or a clock is wrong. Check: kubectl get serviceaccount -A, for that of this pod. "+
+			"Fix: %s, then delete this pod: it gets a new token", r, applyManifests)
 	case apierrors.IsForbidden(err):
-		if lacking, user, is := parseDenial(answer.Status()); is {
-			return &answeredError{denied(lacking, user), err}
-		}
-		// Admission, a quota or a proxy refused it: the original text says more.
+		text = cmp.Or(denied(answer.Status()), text)
 	}
-	return &answeredError{oneLine(r.String() + ": " + err.Error()), err}
+	return &answeredError{printable.Line(text, maxErrorBytes), err}
 }
-
-// denialText is how kube-apiserver words it (responsewriters.Forbidden).
-var denialText = regexp.MustCompile(
-	`User "([^"]*)" cannot ([a-z]+) resource "([a-z0-9-]+)" in API group "([a-z0-9.-]*)" (?:at the cluster scope|in the namespace "([a-z0-9-]+)")`)
-
-// parseDenial returns what the API says it denied, which may differ from what was sent, as
-// a watch that follows a list, and to whom, if the text names a user.
-func parseDenial(answer metav1.Status) (denied request, user string, is bool) {
-	found := denialText.FindStringSubmatch(answer.Message)
-	if found == nil {
-		return request{}, "", false
-	}
-	denied = request{Verb: found[2], Resource: found[3], Group: found[4], Namespace: found[5]}
-	if answer.Details != nil && plain.MatchString(answer.Details.Name) {
-		denied.Name = answer.Details.Name
-	}
-	if plain.MatchString(found[1]) {
-		user = found[1]
-	}
-	return denied.shown(), user, true
-}
-
-// plain is what a shell takes as one word.
-var plain = regexp.MustCompile(`^[A-Za-z0-9:._@/-]+$`)
 
 // applyManifests names no command: one for our manifests would undo an overlay
 // of them.
 const applyManifests = "apply deploy, or your overlay of it, again"
 
+// denialText is how kube-apiserver words it (responsewriters.Forbidden).
+var denialText = regexp.MustCompile(
+	`User "([^"]*)" cannot ([a-z]+) resource "([a-z0-9-]+)" in API group "([a-z0-9.-]*)" (?:at the cluster scope|in the namespace "([a-z0-9-]+)")`)
+
+// plain is what a shell takes as one word.
+var plain = regexp.MustCompile(`^[A-Za-z0-9:._@/-]+$`)
+
 // denied returns the text for a 403: who needs which right, the kubectl command with which
 // an administrator checks it, and the fix. The command names the object, which matters
-// where a rule lists names.
-func denied(r request, user string) string {
-	what := r.Resource
-	if r.Group != "" {
-		what += "." + r.Group
+// where a rule lists names. What the API denied may differ from what was sent, as a watch that
+// follows a list. It is empty where admission, a quota or a proxy refused: their text says more.
+func denied(answer metav1.Status) string {
+	found := denialText.FindStringSubmatch(answer.Message)
+	if found == nil {
+		return ""
 	}
+	r := request{Verb: found[2], GroupResource: schema.GroupResource{Group: found[4], Resource: found[3]}, Namespace: found[5]}
+	if answer.Details != nil && plain.MatchString(answer.Details.Name) {
+		r.Name = answer.Details.Name
+	}
+	r = r.shown()
+	user := "system:serviceaccount:NAMESPACE:NAME"
+	if plain.MatchString(found[1]) {
+		user = found[1]
+	}
+	what := r.GroupResource.String()
 	if r.Name != "" {
 		what += "/" + r.Name
 	}
@@ -100,16 +97,5 @@ func denied(r request, user string) string {
 	if r.Namespace != "" {
 		where = "-n " + r.Namespace
 	}
-	return oneLine(fmt.Sprintf("%s: denied (403). Fix: %s. Check: kubectl auth can-i %s %s %s --as=%s",
-		r, applyManifests, r.Verb, what, where, cmp.Or(user, "system:serviceaccount:NAMESPACE:NAME")))
+	return fmt.Sprintf("%s: denied (403). Fix: %s. Check: kubectl auth can-i %s %s %s --as=%s", r, applyManifests, r.Verb, what, where, user)
 }
-
-// unauthenticated returns the text for a 401. The API does not say which of the
-// causes it is.
-func unauthenticated(r request) string {
-	return oneLine(fmt.Sprintf("%s: not authenticated (401). The API does not accept our token: it has expired, has another audience or issuer, "+
-		"its service account or pod was deleted, or a clock is wrong. Check: kubectl get serviceaccount -A, for that of this pod. "+
-		"Fix: %s, then delete this pod: it gets a new token", r, applyManifests))
-}
-
-func oneLine(text string) string { return printable.Line(text, maxErrorBytes) }

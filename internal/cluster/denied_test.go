@@ -101,12 +101,12 @@ var explainDenialsExamples = map[string]struct {
 func TestExplainDenials(t *testing.T) {
 	for name, tc := range explainDenialsExamples {
 		t.Run(name, func(t *testing.T) {
-			err := explain(request{Verb: "get", Resource: "pods"}, tc.err)
+			err := explain(request{Verb: "get", GroupResource: corev1.Resource("pods")}, tc.err)
 			expectText(t, err, tc.says, tc.not)
 			if !apierrors.IsForbidden(err) || !errors.Is(err, tc.err) {
 				t.Errorf("the original is out of reach of %v", err)
 			}
-			if again := explain(request{Verb: "list", Resource: "nodes"}, fmt.Errorf("failed to list: %w", err)); strings.Count(again.Error(), "Check:") != 1 {
+			if again := explain(request{Verb: "list", GroupResource: corev1.Resource("nodes")}, fmt.Errorf("failed to list: %w", err)); strings.Count(again.Error(), "Check:") != 1 {
 				t.Errorf("explained twice: %v", again)
 			}
 		})
@@ -122,7 +122,7 @@ func status(err error) runtime.Object {
 
 func TestExplainUnauthenticated(t *testing.T) {
 	for _, sent := range []error{apierrors.NewUnauthorized("Unauthorized"), apierrors.FromObject(status(apierrors.NewUnauthorized("Unauthorized")))} {
-		err := explain(request{Verb: "watch", Resource: "pods"}, sent)
+		err := explain(request{Verb: "watch", GroupResource: corev1.Resource("pods")}, sent)
 		expectText(t, err, []string{"watch pods: not authenticated (401)", "expired", "audience", "clock", "kubectl get serviceaccount -A", "Fix: "}, nil)
 		if !apierrors.IsUnauthorized(err) {
 			t.Errorf("the original is out of reach of %v", err)
@@ -146,14 +146,14 @@ func TestExplainOthers(t *testing.T) {
 		"text that looks so": {forbidden("pods", "", "", `User "a" cannot list resource "p; ls" in API group "" at the cluster scope`), "p; ls"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := explain(request{Verb: "get", Resource: "pods", Namespace: "shop", Name: "x"}, tc.err)
+			err := explain(request{Verb: "get", GroupResource: corev1.Resource("pods"), Namespace: "shop", Name: "x"}, tc.err)
 			expectText(t, err, []string{tc.says}, []string{"can-i", "Fix:"})
 			if !errors.Is(err, tc.err) {
 				t.Errorf("the original is out of reach of %v", err)
 			}
 		})
 	}
-	if err := explain(request{Verb: "get", Resource: "pods"}, nil); err != nil {
+	if err := explain(request{Verb: "get", GroupResource: corev1.Resource("pods")}, nil); err != nil {
 		t.Errorf("nothing went wrong, and yet: %v", err)
 	}
 }
@@ -170,7 +170,7 @@ func TestExplainBounds(t *testing.T) {
 		"long and no text": apierrors.NewUnauthorized(strings.Repeat("x\r\n", 1000)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			expectText(t, explain(request{Verb: "list", Resource: "pods"}, err), nil, nil)
+			expectText(t, explain(request{Verb: "list", GroupResource: corev1.Resource("pods")}, err), nil, nil)
 		})
 	}
 	err := explain(request{}, forbidden("pods", "", strings.Repeat("o", 253), `User "`+longest+`" cannot get resource "configmaps" in API group "" in the namespace "shop"`))

@@ -91,7 +91,9 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) (back time.Time
 // is not ready either.
 func (d *drivers) record(now map[string]bool, at time.Time) {
 	for name := range now {
-		d.seen[name] = d.seen[name] // of a new one as well
+		if _, known := d.seen[name]; !known {
+			d.seen[name] = driverPods{}
+		}
 	}
 	for name, pods := range d.seen {
 		ready, here := now[name]

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 )
 
@@ -30,7 +29,7 @@ const (
 // newRecorder returns client-go's recorder of events, and a function that stops it.
 // It drops events when too many wait, and gives up on one after about two minutes
 // without an API.
-func newRecorder(ctx context.Context, client *client, node string, pace flowcontrol.RateLimiter) (r record.EventRecorder, shutdown func()) {
+func (r *reporter) newRecorder(ctx context.Context) (recorder record.EventRecorder, shutdown func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	broadcaster := record.NewBroadcaster(
 		// No logger: the sink logs errors itself, without the whole event. No
@@ -42,9 +41,9 @@ func newRecorder(ctx context.Context, client *client, node string, pace flowcont
 			MessageFunc:  func(e *corev1.Event) string { return line(combinedPrefix + e.Message) },
 		}),
 	)
-	broadcaster.StartRecordingToSink(&sink{ctx: ctx, client: client, pace: pace})
-	r = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node})
-	return r, func() {
+	broadcaster.StartRecordingToSink(&sink{ctx: ctx, reporter: r})
+	recorder = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: r.node})
+	return recorder, func() {
 		cancel()
 		broadcaster.Shutdown()
 	}
@@ -53,22 +52,21 @@ func newRecorder(ctx context.Context, client *client, node string, pace flowcont
 // sink sends the recorder's events.
 type sink struct {
 	// ctx ends with the recorder: record.EventSink's methods have none.
-	ctx    context.Context
-	client *client
-	pace   flowcontrol.RateLimiter
+	ctx      context.Context
+	reporter *reporter
 	// logged is the last error that was logged.
 	logged string
 }
 
 // Create implements record.EventSink.
 func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s.send(e, request{Verb: "create", Resource: "events", Namespace: e.Namespace}, s.client.core.Post().Body(e))
+	return s.send(e, request{Verb: "create", GroupResource: corev1.Resource("events"), Namespace: e.Namespace}, s.reporter.client.core.Post().Body(e))
 }
 
 // Patch implements record.EventSink.
 func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	r := request{Verb: "patch", Resource: "events", Namespace: e.Namespace, Name: e.Name}
-	return s.send(e, r, s.client.core.Patch(types.StrategicMergePatchType).Body(patch))
+	r := request{Verb: "patch", GroupResource: corev1.Resource("events"), Namespace: e.Namespace, Name: e.Name}
+	return s.send(e, r, s.reporter.client.core.Patch(types.StrategicMergePatchType).Body(patch))
 }
 
 // Update implements record.EventSink; the recorder does not use it.
@@ -77,11 +75,8 @@ func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return s.Create(
 // send returns errors as the recorder expects them: it tries again unless the API
 // itself sent the error, which it tells by the error's type.
 func (s *sink) send(e *corev1.Event, r request, verb *rest.Request) (*corev1.Event, error) {
-	if err := s.pace.Wait(s.ctx); err != nil {
-		return nil, err
-	}
 	stored := &corev1.Event{}
-	err := s.client.do(s.ctx, r, verb, stored)
+	err := s.reporter.do(s.ctx, r, verb, stored)
 	if err == nil {
 		s.logged = ""
 		return stored, nil

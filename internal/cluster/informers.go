@@ -46,13 +46,13 @@ type noWatchList struct{}
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newInformer[T apiObject](c *client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
-	what := request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace}
+	what := request{Verb: "list", GroupResource: k.GroupResource, Namespace: namespace}
 	strip := func(o any) {
 		if whole, ok := o.(T); ok {
 			k.strip(whole)
 		}
 	}
-	lists := cache.NewFilteredListWatchFromClient(c.core, k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
+	lists := cache.NewFilteredListWatchFromClient(c.core, k.Resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
 	// The reflector's own pages would be kept whole until the last one has come, and its
 	// resource version 0 has the API answer with everything at once. 300 pods of 1 MB,
 	// which anybody may create, are then more memory than this process has.
@@ -77,7 +77,7 @@ func newInformer[T apiObject](c *client, k kind[T], namespace string, selector f
 		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(explain(i.what, err)) }),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", k.resource, err)
+		return nil, fmt.Errorf("watch %s: %w", k.Resource, err)
 	}
 	return i, nil
 }

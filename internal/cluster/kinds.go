@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
@@ -20,8 +21,8 @@ type apiObject interface {
 
 // kind is one resource of the API.
 type kind[T apiObject] struct {
-	group, resource string
-	empty           func() T
+	schema.GroupResource
+	empty func() T
 	// stripSpec drops what is not needed of spec and status.
 	stripSpec func(T)
 }
@@ -29,26 +30,26 @@ type kind[T apiObject] struct {
 func kindOf[O any, T interface {
 	*O
 	apiObject
-}](group, resource string, stripSpec func(T),
+}](resource schema.GroupResource, stripSpec func(T),
 ) kind[T] {
-	return kind[T]{group, resource, func() T { return new(O) }, stripSpec}
+	return kind[T]{resource, func() T { return new(O) }, stripSpec}
 }
 
 var (
-	podKind       = kindOf("", "pods", stripPod)
-	nodeKind      = kindOf("", "nodes", func(n *corev1.Node) { n.Spec.PodCIDRs, n.Status = nil, corev1.NodeStatus{} })
-	configMapKind = kindOf("", "configmaps", func(m *corev1.ConfigMap) { m.BinaryData = nil })
-	namespaceKind = kindOf("", "namespaces", func(*corev1.Namespace) {})
-	volumeKind    = kindOf("", "persistentvolumes", stripVolume)
-	claimKind     = kindOf("", "persistentvolumeclaims", func(c *corev1.PersistentVolumeClaim) {
+	podKind       = kindOf(corev1.Resource("pods"), stripPod)
+	nodeKind      = kindOf(corev1.Resource("nodes"), func(n *corev1.Node) { n.Spec.PodCIDRs, n.Status = nil, corev1.NodeStatus{} })
+	configMapKind = kindOf(corev1.Resource("configmaps"), func(m *corev1.ConfigMap) { m.BinaryData = nil })
+	namespaceKind = kindOf(corev1.Resource("namespaces"), func(*corev1.Namespace) {})
+	volumeKind    = kindOf(corev1.Resource("persistentvolumes"), stripVolume)
+	claimKind     = kindOf(corev1.Resource("persistentvolumeclaims"), func(c *corev1.PersistentVolumeClaim) {
 		c.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: nameOrNone(c.Spec.VolumeName)}
 		c.Status = corev1.PersistentVolumeClaimStatus{}
 	})
-	classKind  = kindOf(storagev1.GroupName, "storageclasses", func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} })
-	driverKind = kindOf(storagev1.GroupName, "csidrivers", func(*storagev1.CSIDriver) {})
-	secretKind = kindOf("", "secrets", func(*corev1.Secret) {})
+	classKind  = kindOf(storagev1.Resource("storageclasses"), func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} })
+	driverKind = kindOf(storagev1.Resource("csidrivers"), func(*storagev1.CSIDriver) {})
+	secretKind = kindOf(corev1.Resource("secrets"), func(*corev1.Secret) {})
 
-	attachmentKind = kindOf(storagev1.GroupName, "volumeattachments", func(*storagev1.VolumeAttachment) {})
+	attachmentKind = kindOf(storagev1.Resource("volumeattachments"), func(*storagev1.VolumeAttachment) {})
 )
 
 // maxModeBytes bounds what is kept of clustersettings.ModeAnnotation, the one annotation that is

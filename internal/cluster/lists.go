@@ -71,7 +71,7 @@ func (c *client) pages(ctx context.Context, what request, selector fields.Select
 // matches reads a list of the whole cluster, as the API has it now, and returns what
 // matches: the API can select neither volumes nor attachments by handle.
 func matches[T apiObject](ctx context.Context, c *Cluster, k kind[T], match func(T) bool) (found []T, err error) {
-	what := request{Verb: "list", Group: k.group, Resource: k.resource}
+	what := request{Verb: "list", GroupResource: k.GroupResource}
 	err = c.reader.send(ctx, c.reader.lists, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()

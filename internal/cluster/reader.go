@@ -88,10 +88,10 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 	switch o, err := whole(ctx, r, k, namespace, name); {
 	case err == nil:
 		k.strip(o)
-		r.keep(keyOf(k.resource, namespace, name), o, began, cacheTTL)
+		r.keep(keyOf(k.Resource, namespace, name), o, began, cacheTTL)
 		return o, nil
 	case apierrors.IsNotFound(err):
-		r.keep(keyOf(k.resource, namespace, name), nil, began, absentTTL)
+		r.keep(keyOf(k.Resource, namespace, name), nil, began, absentTTL)
 		return none, nil
 	default:
 		return none, err
@@ -101,10 +101,10 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 // whole reads an object from the API, all of it, and keeps nothing.
 func whole[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
 	limit := r.gets
-	if k.resource == podKind.resource {
+	if k.Resource == podKind.Resource {
 		limit = r.podGets
 	}
-	o, what := k.empty(), request{Verb: "get", Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}
+	o, what := k.empty(), request{Verb: "get", GroupResource: k.GroupResource, Namespace: namespace, Name: name}
 	return o, r.send(ctx, limit, func() error { return r.client.do(ctx, what, r.client.core.Get(), o) })
 }
 
@@ -210,10 +210,10 @@ func (r *reader) volumesWith(handle string) (names []string) {
 // until when an inspection goes by a read; false: nothing is known of it.
 func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, until time.Time, known bool) {
 	r.mu.Lock()
-	kept, known := r.objects[keyOf(k.resource, namespace, name)]
+	kept, known := r.objects[keyOf(k.Resource, namespace, name)]
 	r.mu.Unlock()
 	o, _ = kept.object.(T)
-	i, watched := r.watched[k.resource]
+	i, watched := r.watched[k.Resource]
 	if !watched || i.listed() != nil {
 		return o, kept.until, known
 	}

@@ -43,9 +43,9 @@ func TestShortCallSaysNothingOfTheAPI(t *testing.T) {
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	r := newReader(nil)
 	pv, _ := kubetest.Volume("pv-1")
-	r.keep(keyOf(volumeKind.resource, "", pv.Name), pv, time.Now(), cacheTTL)
+	r.keep(keyOf(volumeKind.Resource, "", pv.Name), pv, time.Now(), cacheTTL)
 	for i := range 3 * maxCached {
-		r.keep(keyOf(claimKind.resource, "mallory", fmt.Sprint("claim-", i)), nil, time.Now(), absentTTL)
+		r.keep(keyOf(claimKind.Resource, "mallory", fmt.Sprint("claim-", i)), nil, time.Now(), absentTTL)
 	}
 	if n := len(r.objects); n > maxCached {
 		t.Errorf("%d objects", n)
@@ -58,7 +58,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 // TestLateAnswer: of two requests that are under way at once, the one that began first may be
 // answered last, with what was true before.
 func TestLateAnswer(t *testing.T) {
-	r, key := newReader(nil), keyOf(volumeKind.resource, "", "pv-1")
+	r, key := newReader(nil), keyOf(volumeKind.Resource, "", "pv-1")
 	pv, _ := kubetest.Volume("pv-1")
 	began := time.Now()
 	r.keep(key, nil, began.Add(time.Millisecond), absentTTL)

@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
@@ -58,7 +60,7 @@ type reporter struct {
 
 // objects knows what to report on; *Cluster is the real one.
 type objects interface {
-	nodeUID() (types.UID, bool)
+	nodeUID() types.UID
 	podHere(uid string) bool
 	subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (subjects, bool)
 }
@@ -161,7 +163,7 @@ func (r *reporter) foundSince(key volumeKey, reason healer.Reason) time.Time {
 // run sends what was noted until ctx ends. What waits then is lost; the next
 // process reports it after its first check.
 func (r *reporter) run(ctx context.Context) {
-	recorder, shutdown := newRecorder(ctx, r.client, r.node, r.pace)
+	recorder, shutdown := r.newRecorder(ctx)
 	defer shutdown()
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -226,6 +228,14 @@ func (r *reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 		}
 	}
 	return err
+}
+
+// do sends a request when its turn has come.
+func (r *reporter) do(ctx context.Context, what request, verb *rest.Request, into runtime.Object) error {
+	if err := r.pace.Wait(ctx); err != nil {
+		return err
+	}
+	return r.client.do(ctx, what, verb, into)
 }
 
 // written keeps what a volume's claim has, and returns the messages that are to be recorded

@@ -38,7 +38,7 @@ func (k *knownVolumes) subjects(_ context.Context, driver, id string, _ []string
 	return s.(subjects), true
 }
 
-func (k *knownVolumes) nodeUID() (types.UID, bool) { return "node-uid", true }
+func (k *knownVolumes) nodeUID() types.UID { return "node-uid" }
 
 // podHere returns whether a pod is one of the volumes' that are known; without one the pods
 // are unknown.

@@ -59,11 +59,10 @@ func (c *Cluster) podHere(uid string) bool {
 	return c.pod(uid) != nil || c.pods.listed() != nil
 }
 
-// nodeUID returns the UID of this node's object, and false while it is unknown.
-func (c *Cluster) nodeUID() (types.UID, bool) {
-	node, known := c.ownNode()
-	if !known {
-		return "", false
+// nodeUID returns the UID of this node's object; empty while that is unknown.
+func (c *Cluster) nodeUID() types.UID {
+	if node, known := c.ownNode(); known {
+		return node.UID
 	}
-	return node.UID, true
+	return ""
 }

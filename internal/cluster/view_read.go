@@ -29,7 +29,7 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 	r := w.c.reader
 	if !w.live {
 		before, until, known := last(r, k, namespace, name)
-		i, watched := r.watched[k.resource]
+		i, watched := r.watched[k.Resource]
 		if watched {
 			w.note(nil, i.listed())
 		}
@@ -44,7 +44,7 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 	before, _, known := last(r, k, namespace, name)
 	switch {
 	case known && !w.live:
-		r.extend(keyOf(k.resource, namespace, name))
+		r.extend(keyOf(k.Resource, namespace, name))
 		return before
 	case known && isUnavailable(err):
 		w.note(err, nil)

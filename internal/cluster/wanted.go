@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,20 +43,15 @@ func (w *view) wantedBy(p *corev1.Pod) error {
 		return fmt.Errorf("%s has ended (%s)", what, p.Status.Phase)
 	case !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return w.lists(p, &v) }):
 		return fmt.Errorf("%s does not list the volume", what)
-	case mayHaveEnded(p):
+	// One that can end by itself and has begun: kubelet unmounts the volumes of one that has ended
+	// before the API may show it. RestartPolicyAlways is the API's default.
+	case cmp.Or(p.Spec.RestartPolicy, corev1.RestartPolicyAlways) != corev1.RestartPolicyAlways && hasRun(p):
 		return fmt.Errorf("%s has restartPolicy %s and its containers have run, %w", what, p.Spec.RestartPolicy, errMayHaveEnded)
 	}
 	return nil
 }
 
 var errMayHaveEnded = errors.New("so only a running one shows that it has not ended")
-
-// mayHaveEnded returns whether a pod can end by itself and has begun: kubelet
-// unmounts the volumes of one that has ended before the API may show it.
-func mayHaveEnded(p *corev1.Pod) bool {
-	always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "" // the API's default
-	return !always && hasRun(p)
-}
 
 // lists returns whether a volume of a pod is the view's.
 func (w *view) lists(p *corev1.Pod, v *corev1.Volume) bool {
