@@ -63,7 +63,7 @@ type Cluster struct {
 	// driversChanged holds one value after a DaemonSet's pod or the settings changed.
 	driversChanged chan struct{}
 	reporter       *reporter
-	// inputs has, by inputsOf, what was last read for drivers that are to stage a volume anew.
+	// inputs has, by volumeKey, what was last read for drivers that are to stage a volume anew.
 	inputs *expiring.LRUExpireCache
 }
 

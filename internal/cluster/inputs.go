@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,12 +21,10 @@ import (
 // watched: nothing grants this server to list Secrets.
 const inputsTTL = time.Minute
 
-type inputsOf struct{ driver, handle string }
-
 // Inputs returns which PersistentVolume and Secret a driver would be called with, as they were
 // within the last minute.
 func (c *Cluster) Inputs(ctx context.Context, of healer.Case) (in healer.StageInputs, err error) {
-	key := inputsOf{of.Driver, of.Volume.ID}
+	key := volumeKey{of.Driver, of.Volume.ID}
 	if known, kept := c.inputs.Get(key); kept || len(of.MountPoints) == 0 {
 		in, _ = known.(healer.StageInputs)
 		return in, nil
@@ -63,15 +62,19 @@ func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w *view)
 	return pv, nil
 }
 
-// stageSecret reads the Secret that a PersistentVolume names, if it does.
+// stageSecret reads the Secret that a PersistentVolume names, if it does. Its error names neither
+// the Secret nor the namespace, which need not be the claim's, but the Role that is missing.
 func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) (secrets healer.Secrets, in healer.StageInputs, err error) {
 	in = healer.StageInputs{Version: contentOf(pv.UID, pv.Spec), Written: written(pv)}
 	ref := pv.Spec.CSI.NodeStageSecretRef
 	if ref == nil {
 		return nil, in, nil
 	}
-	secret, err := c.readSecret(ctx, ref.Namespace, ref.Name)
+	secret, err := whole(ctx, c.reader, secretKind, ref.Namespace, ref.Name)
 	if err != nil {
+		if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
+			err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
+		}
 		in.Version += " unreadable"
 		return nil, in, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)
 	}

@@ -123,10 +123,8 @@ func stripPod(p *corev1.Pod) {
 	daemon := ownedByDaemonSet(p)
 	volumes := make([]corev1.Volume, 0, min(len(p.Spec.Volumes), maxPodVolumes))
 	for _, v := range p.Spec.Volumes {
-		if len(volumes) == maxPodVolumes {
-			break
-		}
 		switch {
+		case len(volumes) == maxPodVolumes:
 		case v.PersistentVolumeClaim != nil && len(v.PersistentVolumeClaim.ClaimName) <= maxNameBytes,
 			daemon && v.HostPath != nil && len(v.HostPath.Path) <= maxPluginPath:
 			volumes = append(volumes, v)
@@ -139,7 +137,12 @@ func stripPod(p *corev1.Pod) {
 		}
 	}
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: p.Spec.RestartPolicy, Volumes: volumes}
-	status := corev1.PodStatus{Phase: p.Status.Phase, Conditions: readyOnly(p.Status.Conditions)}
+	status := corev1.PodStatus{Phase: p.Status.Phase}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
 	if hasRun(p) {
 		status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 	}
@@ -151,13 +154,4 @@ func hasRun(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses), func(c corev1.ContainerStatus) bool {
 		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 	})
-}
-
-func readyOnly(all []corev1.PodCondition) []corev1.PodCondition {
-	for _, c := range all {
-		if c.Type == corev1.PodReady {
-			return []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
-		}
-	}
-	return nil
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -42,13 +40,20 @@ func (c *Cluster) Request(ctx context.Context, of healer.Case, staged healer.Mou
 	if isUnavailable(err) {
 		r.Inputs = healer.StageInputs{}
 	}
-	c.inputs.Add(inputsOf{of.Driver, of.Volume.ID}, r.Inputs, inputsTTL)
+	c.inputs.Add(volumeKey{of.Driver, of.Volume.ID}, r.Inputs, inputsTTL)
 	none := healer.StageRequest{Inputs: r.Inputs}
 	if err != nil {
 		return none, err
 	}
-	if r.FSGroup, err = c.anyFSGroup(ctx, w); err != nil {
-		return none, err
+	for _, known := range w.pods {
+		pod, err := whole(ctx, c.reader, podKind, known.Namespace, known.Name)
+		if err != nil {
+			return none, err
+		}
+		if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
+			r.FSGroup = true
+			break
+		}
 	}
 	if r.PublishContext, err = c.publishContext(ctx, pv); err != nil {
 		return none, err
@@ -82,20 +87,6 @@ func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountP
 	return w, pv, r, nil
 }
 
-// anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.
-func (c *Cluster) anyFSGroup(ctx context.Context, w *view) (bool, error) {
-	for _, known := range w.pods {
-		pod, err := whole(ctx, c.reader, podKind, known.Namespace, known.Name)
-		if err != nil {
-			return false, err
-		}
-		if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // publishContext returns what ControllerPublishVolume gave, for a driver that attaches
 // volumes. It fails for drivers to which kubelet tells more than is known here.
 func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolume) (healer.Secrets, error) {
@@ -113,7 +104,8 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 			return nil, nil
 		}
 	}
-	name := attachmentName(pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.Driver, c.cfg.NodeName)
+	// As the attach/detach controller names it (pkg/volume/csi/csi_attacher.go of Kubernetes).
+	name := fmt.Sprintf("csi-%x", sha256.Sum256([]byte(pv.Spec.CSI.VolumeHandle+pv.Spec.CSI.Driver+c.cfg.NodeName)))
 	a, err := whole(ctx, c.reader, attachmentKind, "", name)
 	switch {
 	case err != nil:
@@ -122,20 +114,4 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 		return nil, fmt.Errorf("VolumeAttachment %s is being deleted, or not attached", name)
 	}
 	return a.Status.AttachmentMetadata, nil
-}
-
-// readSecret reads a Secret. Its error names neither the Secret nor the namespace, which
-// need not be the claim's, but the Role that is missing.
-func (c *Cluster) readSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	secret, err := whole(ctx, c.reader, secretKind, namespace, name)
-	if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
-		err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
-	}
-	return secret, err
-}
-
-// attachmentName returns the name of the VolumeAttachment of a volume to a node, as the
-// attach/detach controller gives it (pkg/volume/csi/csi_attacher.go of Kubernetes).
-func attachmentName(handle, driver, node string) string {
-	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
