@@ -82,43 +82,25 @@ func privilegesIn(proc string, pid int) (Privileges, error) {
 			p.Missing = append(p.Missing, n.name)
 		}
 	}
-	p.UserMap = ownUserMap(proc)
-	p.Label = confinement(proc)
-	return p, nil
-}
-
-// ownUserMap returns the first line of uid_map if it does not map all ids to
-// themselves, as the first user namespace does (user_namespaces(7)).
-func ownUserMap(proc string) string {
-	raw, err := os.ReadFile(filepath.Join(proc, "uid_map"))
-	if err != nil {
-		return "" // a kernel without user namespaces
-	}
+	// The first user namespace maps all ids to themselves (user_namespaces(7)); a kernel without
+	// user namespaces has no such file.
+	raw, _ := os.ReadFile(filepath.Join(proc, "uid_map"))
 	first, _, _ := strings.Cut(string(raw), "\n")
-	ids := strings.Join(strings.Fields(first), " ")
-	if ids == "0 0 4294967295" {
-		return ""
+	if ids := strings.Join(strings.Fields(first), " "); ids != "0 0 4294967295" {
+		p.UserMap = ids
 	}
-	return ids
-}
-
-// confinement reads the label of whatever security module there is, and leaves
-// out labels that confine nothing.
-func confinement(proc string) string {
-	raw, err := os.ReadFile(filepath.Join(proc, "attr/current"))
-	if err != nil {
-		return "" // no such module
-	}
+	// The label of whatever security module there is, unless it confines nothing.
+	raw, _ = os.ReadFile(filepath.Join(proc, "attr/current"))
 	label := strings.TrimRight(string(raw), "\x00\n")
 	switch context := strings.Split(label, ":"); {
-	case label == "unconfined", strings.HasSuffix(label, "(complain)"), strings.HasSuffix(label, "(unconfined)"):
-		return "" // AppArmor
-	case label == "kernel":
-		return "" // SELinux without a policy
+	case label == "unconfined", strings.HasSuffix(label, "(complain)"), strings.HasSuffix(label, "(unconfined)"): // AppArmor
+	case label == "kernel": // SELinux without a policy
 	case len(context) >= 4 && (context[2] == "spc_t" || strings.HasPrefix(context[2], "unconfined_")):
-		return "" // SELinux: a super privileged container, or no container
+		// SELinux: a super privileged container, or no container
+	default:
+		p.Label = label
 	}
-	return label
+	return p, nil
 }
 
 // Lack is something that a privileged process has and this one does not have: what it is, how a
