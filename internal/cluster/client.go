@@ -81,14 +81,13 @@ func (c *client) do(ctx context.Context, r request, verb *rest.Request, into run
 	return explain(r, c.on(r, verb).Do(ctx).Into(into))
 }
 
-// list reads one page of a list. The caller sets the deadline.
+// list reads one page of a list. The caller sets the deadline, and explains the error.
 func (c *client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
 	answer := c.on(r, c.core.Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
 	if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && o.Limit > 1 {
 		return nil, errLargePage
 	}
-	page, err := answer.Get()
-	return page, explain(r, err)
+	return answer.Get()
 }
 
 // request names what is asked of the API in RBAC's words.

@@ -18,30 +18,15 @@ import (
 // messages that have limits of their own.
 const maxErrorBytes = 499
 
-// answeredError is an error that the API sent, with a text of ours.
-type answeredError struct {
-	text string
-	err  error
-}
-
-// Error implements error.
-func (e *answeredError) Error() string { return e.text }
-
-// Unwrap returns the original.
-func (e *answeredError) Unwrap() error { return e.err }
-
 // explain adds to an error what was asked of the API, and to a denial also what
 // is missing, how to fix it, and how to check it. It also takes errors that a
 // watch brings as an event.
 func explain(r request, err error) error {
 	r = r.shown()
-	var known *answeredError
 	var answer apierrors.APIStatus
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &known):
-		return err // a reflector passes on what list returned
 	case !errors.As(err, &answer):
 		if sent := (*url.Error)(nil); errors.As(err, &sent) {
 			err = sent.Err // r says what was sent in fewer words
@@ -57,7 +42,14 @@ func explain(r request, err error) error {
 	case apierrors.IsForbidden(err):
 		text = cmp.Or(denied(answer.Status()), text)
 	}
-	return &answeredError{printable.Line(text, maxErrorBytes), err}
+	return answered(answer, text)
+}
+
+// answered returns an error that the API sent with a text of ours.
+func answered(answer apierrors.APIStatus, text string) error {
+	status := answer.Status()
+	status.Message = printable.Line(text, maxErrorBytes)
+	return &apierrors.StatusError{ErrStatus: status}
 }
 
 // applyManifests names no command: one for our manifests would undo an overlay

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -103,14 +104,25 @@ func TestExplainDenials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := explain(request{Verb: "get", GroupResource: corev1.Resource("pods")}, tc.err)
 			expectText(t, err, tc.says, tc.not)
-			if !apierrors.IsForbidden(err) || !errors.Is(err, tc.err) {
-				t.Errorf("the original is out of reach of %v", err)
+			if !apierrors.IsForbidden(err) || !sameAnswer(err, tc.err) {
+				t.Errorf("it is another answer: %v", err)
 			}
 			if again := explain(request{Verb: "list", GroupResource: corev1.Resource("nodes")}, fmt.Errorf("failed to list: %w", err)); strings.Count(again.Error(), "Check:") != 1 {
 				t.Errorf("explained twice: %v", again)
 			}
 		})
 	}
+}
+
+// sameAnswer returns whether two errors are the same answer of the API but for its text.
+func sameAnswer(a, b error) bool {
+	var one, other apierrors.APIStatus
+	if !errors.As(a, &one) || !errors.As(b, &other) {
+		return false
+	}
+	s := one.Status()
+	s.Message = other.Status().Message
+	return reflect.DeepEqual(s, other.Status())
 }
 
 func status(err error) runtime.Object {
@@ -148,8 +160,8 @@ func TestExplainOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := explain(request{Verb: "get", GroupResource: corev1.Resource("pods"), Namespace: "shop", Name: "x"}, tc.err)
 			expectText(t, err, []string{tc.says}, []string{"can-i", "Fix:"})
-			if !errors.Is(err, tc.err) {
-				t.Errorf("the original is out of reach of %v", err)
+			if !errors.Is(err, tc.err) && !sameAnswer(err, tc.err) {
+				t.Errorf("it is another answer: %v", err)
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -72,8 +71,8 @@ func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
 // Update implements record.EventSink; the recorder does not use it.
 func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return s.Create(e) }
 
-// send returns errors as the recorder expects them: it tries again unless the API
-// itself sent the error, which it tells by the error's type.
+// send returns errors as they are: the recorder tries again unless the API itself sent the
+// error, which it tells by the type *StatusError.
 func (s *sink) send(e *corev1.Event, r request, verb *rest.Request) (*corev1.Event, error) {
 	stored := &corev1.Event{}
 	err := s.reporter.do(s.ctx, r, verb, stored)
@@ -85,10 +84,6 @@ func (s *sink) send(e *corev1.Event, r request, verb *rest.Request) (*corev1.Eve
 	if !expected && s.ctx.Err() == nil && err.Error() != s.logged {
 		klog.ErrorS(err, "The API does not take an event", "reason", e.Reason, "object", klog.KRef(e.InvolvedObject.Namespace, e.InvolvedObject.Name))
 		s.logged = err.Error()
-	}
-	var answer *apierrors.StatusError
-	if errors.As(err, &answer) {
-		return nil, answer
 	}
 	return nil, err
 }

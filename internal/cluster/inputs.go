@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -72,8 +73,8 @@ func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) 
 	}
 	secret, err := whole(ctx, c.reader, secretKind, ref.Namespace, ref.Name)
 	if err != nil {
-		if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
-			err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
+		if answer := (apierrors.APIStatus)(nil); errors.As(err, &answer) {
+			err = answered(answer, fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", answer.Status().Reason))
 		}
 		in.Version += " unreadable"
 		return nil, in, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)

@@ -36,7 +36,7 @@ var errOtherSnapshot = errors.New("the pages of the list are of different resour
 
 // pages reads a list page by page and hands on each object, which the caller may keep
 // and change, and its resource version at the end. All pages are of one snapshot, so
-// that an object that moves between pages is not missed.
+// that an object that moves between pages is not missed. The caller explains the error.
 func (c *client) pages(ctx context.Context, what request, selector fields.Selector, perPage int64, take func(runtime.Object)) (snapshot string, err error) {
 	for page := (metav1.ListOptions{Limit: perPage, FieldSelector: selector.String()}); ; {
 		list, err := c.list(ctx, what, page)
@@ -49,7 +49,7 @@ func (c *client) pages(ctx context.Context, what request, selector fields.Select
 		}
 		of, err := meta.ListAccessor(list)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", what, err)
+			return "", err
 		}
 		if snapshot == "" {
 			snapshot = of.GetResourceVersion()
@@ -59,7 +59,7 @@ func (c *client) pages(ctx context.Context, what request, selector fields.Select
 		}
 		// Each object is copied out of the page, which could not be freed otherwise.
 		if err := meta.EachListItemWithAlloc(list, func(o runtime.Object) error { take(o); return nil }); err != nil {
-			return "", fmt.Errorf("%s: %w", what, err)
+			return "", err
 		}
 		if page.Continue = of.GetContinue(); page.Continue == "" {
 			return snapshot, nil
@@ -85,10 +85,10 @@ func matches[T apiObject](ctx context.Context, c *Cluster, k kind[T], match func
 				}
 			})
 			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
-				return err
+				return explain(what, err)
 			}
 		}
-		return fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
+		return explain(what, fmt.Errorf("no snapshot lasted to the end of %d lists: %w", maxLists, err))
 	})
 	return found, err
 }
