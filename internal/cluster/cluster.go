@@ -166,8 +166,11 @@ func (c *Cluster) waitForSync(ctx context.Context) {
 	}
 }
 
-// ownNode returns this node's object as the informer has it, and false while it is unknown.
-func (c *Cluster) ownNode() (*corev1.Node, bool) { return one[*corev1.Node](c.node, c.cfg.NodeName) }
+// ownNode returns what is known of this node's object; nil: nothing.
+func (c *Cluster) ownNode() *corev1.Node {
+	node, _, _ := last(c.reader, nodeKind, "", c.cfg.NodeName)
+	return node
+}
 
 // pod returns the pod of this node with a UID, as the informer has it; nil: it has none.
 func (c *Cluster) pod(uid string) *corev1.Pod {

@@ -110,12 +110,6 @@ func (i *informer) listed() error {
 	return fmt.Errorf("the list of %s has not come yet", i.what.Resource)
 }
 
-func one[T any](i *informer, key string) (T, bool) {
-	o, found, err := i.GetIndexer().GetByKey(key)
-	t, ok := o.(T)
-	return t, found && ok && err == nil
-}
-
 // podsBy returns the pods that an index has under a key.
 func (c *Cluster) podsBy(index, key string) (pods []*corev1.Pod) {
 	objects, _ := c.pods.GetIndexer().ByIndex(index, key) //nolint:errcheck // podIndexes has it

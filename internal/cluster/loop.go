@@ -50,12 +50,12 @@ func (c *Cluster) Loop(flag string) string {
 	if s.err != nil || !c.configMap.HasSynced() || !c.node.HasSynced() {
 		return atMostObserve(flag)
 	}
-	node, known := c.ownNode()
+	node := c.ownNode()
 	for _, r := range s.loop {
 		switch {
 		case len(r.NodeSelector) == 0:
 			return r.Loop
-		case !known:
+		case node == nil:
 			return atMostObserve(flag)
 		case labels.SelectorFromSet(r.NodeSelector).Matches(labels.Set(node.Labels)):
 			return r.Loop

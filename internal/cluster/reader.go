@@ -217,7 +217,8 @@ func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, until
 	if !watched || i.listed() != nil {
 		return o, kept.until, known
 	}
-	informed, found := one[T](i, cache.NewObjectName(namespace, name).String())
+	object, _, _ := i.GetIndexer().GetByKey(cache.NewObjectName(namespace, name).String()) //nolint:errcheck // a store has none
+	informed, found := object.(T)
 	if !found {
 		return o, kept.until, true
 	}

@@ -143,7 +143,7 @@ type settingsStore struct {
 
 // currentSettings returns the latest settings.
 func (c *Cluster) currentSettings() settings {
-	now, _ := one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
+	now, _, _ := last(c.reader, configMapKind, c.cfg.Namespace, c.cfg.ConfigMap)
 	return c.settings.update(now)
 }
 

@@ -61,7 +61,7 @@ func (c *Cluster) podHere(uid string) bool {
 
 // nodeUID returns the UID of this node's object; empty while that is unknown.
 func (c *Cluster) nodeUID() types.UID {
-	if node, known := c.ownNode(); known {
+	if node := c.ownNode(); node != nil {
 		return node.UID
 	}
 	return ""

@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -58,7 +57,9 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 // volume, and not only the mount point's own.
 func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	var wg sync.WaitGroup
-	wg.Go(func() { w.readSettings(ctx) })
+	wg.Go(func() {
+		w.settings = w.c.settings.update(read(ctx, w, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap))
+	})
 	wg.Go(func() { w.node = read(ctx, w, nodeKind, "", w.c.cfg.NodeName) })
 	w.note(nil, w.c.pods.listed())
 	var own *corev1.Pod
@@ -74,26 +75,7 @@ func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	if own != nil {
 		w.pods = append(w.pods, own)
 	}
-	w.settings = w.c.currentSettings()
 	return w
-}
-
-// readSettings takes the settings over as the API has them now, for a step; else those
-// that the informer has count.
-func (w *view) readSettings(ctx context.Context) {
-	if w.live {
-		m, err := get(ctx, w.c.reader, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap)
-		switch {
-		case err == nil:
-			w.c.settings.update(m)
-			return
-		case isUnavailable(err):
-			w.note(err, nil)
-		default:
-			w.note(nil, fmt.Errorf("cannot ask for the settings of the cluster: %w", err))
-		}
-	}
-	w.note(nil, w.c.configMap.listed()) // it may say off
 }
 
 // pod returns the current state of a pod; nil: it is gone, or another one has
