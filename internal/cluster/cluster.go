@@ -152,7 +152,17 @@ func (c *Cluster) Run(ctx context.Context) {
 		defer cancel()
 		cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced, c.configMap.HasSynced)
 	})
-	wg.Go(func() { c.followDrivers(ctx) })
+	wg.Go(func() {
+		c.waitForSync(ctx) // the settings say whose pods count
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.driversChanged:
+				_, _ = c.driverAway(ctx, "") // records them all
+			}
+		}
+	})
 	wg.Go(func() { c.reporter.run(ctx) })
 	wg.Wait()
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -81,15 +80,12 @@ func (c volumeConditions) reasons() string {
 	return strings.Join(slices.Compact(all), ",")
 }
 
-// podsOf returns the UIDs of the pods whose mount points a report has.
+// podsOf returns the UIDs of the pods whose mount points a report has, also an empty one.
 func podsOf(r healer.Report) []string {
-	all := map[string]bool{}
-	for _, d := range []healer.Diagnosis{r.Before, r.After} {
-		for _, p := range d.Case.MountPoints {
-			if p.PodUID != "" {
-				all[p.PodUID] = true
-			}
-		}
+	var all []string
+	for _, p := range slices.Concat(r.Before.Case.MountPoints, r.After.Case.MountPoints) {
+		all = append(all, p.PodUID)
 	}
-	return slices.Sorted(maps.Keys(all))
+	slices.Sort(all)
+	return slices.Compact(all)
 }

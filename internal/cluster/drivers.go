@@ -38,19 +38,6 @@ func newDrivers() drivers {
 	return drivers{reading: semaphore.NewWeighted(1), seen: map[string]driverPods{}}
 }
 
-// followDrivers records each change of the drivers' pods until ctx ends.
-func (c *Cluster) followDrivers(ctx context.Context) {
-	c.waitForSync(ctx) // the settings say whose pods count
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.driversChanged:
-			_, _ = c.driverAway(ctx, "") // records them all
-		}
-	}
-}
-
 // driverAway returns why heals wait for a driver; nil: they do not, or no longer; and since when it
 // has a ready pod here again. It reads the pods of all DaemonSets itself: the last change may not
 // have been handled yet. The namespaces of that driver's pods are read from the API, those of other

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,17 +23,15 @@ const (
 	modeHeal
 )
 
-var modeNames = [...]string{modeOff: "off", modeCheck: "check", modeHeal: "heal"}
+var modeNames = []string{modeOff: "off", modeCheck: "check", modeHeal: "heal"}
 
 // String returns the mode as annotations have it.
 func (m mode) String() string { return modeNames[m] }
 
 // parseMode returns check for a value that is no mode.
 func parseMode(word string) (mode, error) {
-	for m, name := range modeNames {
-		if word == name {
-			return mode(m), nil
-		}
+	if m := slices.Index(modeNames, word); m >= 0 {
+		return mode(m), nil
 	}
 	return modeCheck, fmt.Errorf("%.40q is none of off, check, heal, and counts as check", word)
 }

@@ -87,22 +87,18 @@ func ParseEviction(text string) (Eviction, error) {
 	e.After = cmp.Or(e.After, &metav1.Duration{Duration: defaultAfter})
 	e.Automatic = cmp.Or(e.Automatic, ptr.To(true))
 	e.Max, e.PerHour = cmp.Or(e.Max, ptr.To(defaultMax)), cmp.Or(e.PerHour, ptr.To(defaultPerHour))
-	return e, e.check()
-}
-
-func (e Eviction) check() error {
 	for _, reason := range e.Reasons {
 		if !slices.Contains(EvictReasons, reason) {
-			return fmt.Errorf("%.40q is no reason to evict a pod for: no new one ends it", reason)
+			return e, fmt.Errorf("%.40q is no reason to evict a pod for: no new one ends it", reason)
 		}
 	}
 	switch {
 	case slices.Contains(e.Drivers, ""):
-		return errors.New("a driver without a name")
+		return e, errors.New("a driver without a name")
 	case e.After.Duration < 0:
-		return errors.New("after: is negative")
+		return e, errors.New("after: is negative")
 	case *e.Max < 1 || *e.PerHour < 1:
-		return errors.New("max and perHour: at least 1; to evict nothing, remove the key")
+		return e, errors.New("max and perHour: at least 1; to evict nothing, remove the key")
 	}
-	return nil
+	return e, nil
 }

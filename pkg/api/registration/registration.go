@@ -66,21 +66,18 @@ func Annotations(c *x509.Certificate) map[string]string {
 	}
 }
 
-// ErrNoCertificate means that an object has neither annotation.
-var ErrNoCertificate = errors.New("the registration has no certificate")
-
 // Certificate returns the certificate of an object's annotations. Annotations that do
 // not fit each other are an error.
 func Certificate(annotations map[string]string) (*x509.Certificate, error) {
 	text, hash := annotations[CertificateAnnotation], annotations[PublicKeyAnnotation]
 	if text == "" && hash == "" {
-		return nil, ErrNoCertificate
+		return nil, errors.New("the registration has no certificate")
 	}
+	var c *x509.Certificate
 	raw, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", CertificateAnnotation, err)
+	if err == nil {
+		c, err = x509.ParseCertificate(raw)
 	}
-	c, err := x509.ParseCertificate(raw)
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", CertificateAnnotation, err)
 	}
