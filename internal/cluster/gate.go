@@ -57,20 +57,12 @@ func onlyUnknown(err error) error {
 func (c *Cluster) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
 	p := &permit{cluster: c, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
-	var holderErr error
-	p.holder, holderErr = wanted.HolderFor(ctx, c.cfg.Node, d.Case, s)
-	notAllowed, notWanted := p.ask(ctx)
-	if notAllowed == nil && notWanted == nil {
-		return p, nil
+	p.holder, p.holderErr = wanted.HolderFor(ctx, c.cfg.Node, d.Case, s)
+	if err := p.ask(ctx); err != nil {
+		p.Leave(nil)
+		return nil, err
 	}
-	p.Leave(nil)
-	switch {
-	case notAllowed != nil:
-		return nil, notAllowed
-	case holderErr != nil:
-		return nil, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", notWanted, holderErr)
-	}
-	return nil, fmt.Errorf("no running container of this pod has the volume mounted, and %w", notWanted)
+	return p, nil
 }
 
 // Write implements healer.Gate.
@@ -108,21 +100,18 @@ type permit struct {
 	reasons []healer.Reason
 	// earlier is true when the volume was last seen in an earlier boot.
 	earlier bool
-	// holder is a container that uses the volume; nil when there is none.
-	holder *node.Holder
+	// holder is a container that uses the volume; nil when there is none, or when holderErr says
+	// why that cannot be told.
+	holder    *node.Holder
+	holderErr error
 }
 
-// ask asks the API, and returns why the step is not allowed and why the mount point
-// is not wanted.
-func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
+// ask asks the API, and returns why the step is not allowed, or the mount point not wanted.
+func (p *permit) ask(ctx context.Context) error {
 	w, err := p.cluster.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
 	if err != nil {
-		return healer.RefusedBy(healer.RuleAPI, err), nil
+		return healer.RefusedBy(healer.RuleAPI, err)
 	}
-	return p.allowed(ctx, w), healer.RefusedBy(ruleOr(w, healer.RuleWanted), p.wanted(w))
-}
-
-func (p *permit) allowed(ctx context.Context, w *view) error {
 	if err := p.cluster.mode(w).require(modeHeal); err != nil {
 		return healer.RefusedBy(healer.RuleMode, err)
 	}
@@ -138,18 +127,22 @@ func (p *permit) allowed(ctx context.Context, w *view) error {
 			return healer.RefusedBy(healer.RuleSelfRepair, err)
 		}
 	}
-	if !p.step.Writes {
-		return nil
-	}
-	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), w.mayWrite(ctx))
-}
-
-// ruleOr returns the rule of a refusal by what the API says, or that it says nothing.
-func ruleOr(w *view, rule healer.Rule) healer.Rule {
+	writes, wants := healer.RuleWrite, healer.RuleWanted
 	if w.unavailable != nil {
-		return healer.RuleAPI
+		writes, wants = healer.RuleAPI, healer.RuleAPI
 	}
-	return rule
+	if p.step.Writes {
+		if err := w.mayWrite(ctx); err != nil {
+			return healer.RefusedBy(writes, err)
+		}
+	}
+	switch err := p.wanted(w); {
+	case err != nil && p.holderErr != nil:
+		return healer.RefusedBy(wants, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", err, p.holderErr))
+	case err != nil:
+		return healer.RefusedBy(wants, fmt.Errorf("no running container of this pod has the volume mounted, and %w", err))
+	}
+	return nil
 }
 
 // wanted goes by a running container that has the volume, else by the pod, and for a
@@ -179,11 +172,8 @@ func (p *permit) wanted(w *view) error {
 // Revalidate implements healer.Permit. It is asked while the mount is in place but
 // read-only, as the driver may have begun to unpublish since.
 func (p *permit) Revalidate(ctx context.Context) error {
-	switch notAllowed, notWanted := p.ask(ctx); {
-	case notAllowed != nil:
-		return fmt.Errorf("%w: no longer allowed: %w", healer.ErrRefused, notAllowed)
-	case notWanted != nil:
-		return fmt.Errorf("%w: the mount point is no longer wanted: %w", healer.ErrRefused, notWanted)
+	if err := p.ask(ctx); err != nil {
+		return fmt.Errorf("%w: no longer wanted or allowed: %w", healer.ErrRefused, err)
 	}
 	return nil
 }

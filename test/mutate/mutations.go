@@ -175,7 +175,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "gate: the cluster is not asked again before a mount becomes writable", file: "internal/cluster/gate.go",
-		from: "switch notAllowed, notWanted := p.ask(ctx); {", to: "switch notAllowed, notWanted := error(nil), error(nil); {",
+		from: "if err := p.ask(ctx); err != nil {\n\t\treturn fmt.Errorf(", to: "if err := error(nil); err != nil {\n\t\treturn fmt.Errorf(",
 		tests: "internal/cluster", run: "TestStep",
 	},
 	{
