@@ -2,10 +2,8 @@ package driver
 
 import (
 	"fmt"
-	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api"
 )
@@ -90,11 +88,3 @@ func (e classed) Unwrap() error { return e.error }
 
 // Class implements healer.Classified.
 func (e classed) Class() api.Class { return e.class }
-
-func failed(method string, err error) *callError {
-	s := status.Convert(err)
-	return &callError{
-		method: method, row: rowOf(s.Code()), text: s.Message(),
-		inProgress: strings.Contains(strings.ToLower(s.Message()), "operation in progress"),
-	}
-}

@@ -69,7 +69,7 @@ func TestOpinionOfHealth(t *testing.T) {
 				return &csi.VolumeHealth{HealthStatuses: tc.entries}, nil
 			}
 			e := collect(t, f.serve(t), healthy())
-			if e.Opinion == nil || e.Opinion.Status != tc.status || e.Opinion.Text != tc.text || e.Opinion.MountPoint != published || e.Opinion.Superblock != disk {
+			if e.Opinion == nil || e.Opinion.Reason != healer.DriverReportsAbnormal || e.Opinion.Status != tc.status || e.Opinion.Message != tc.text || e.Opinion.MountPoint != published || e.Opinion.Superblock != disk {
 				t.Errorf("%+v", e.Opinion)
 			}
 		})
@@ -102,7 +102,7 @@ func TestOpinionOfOlderDrivers(t *testing.T) {
 			switch {
 			case e.NotAsked != "" || (e.Opinion == nil) != (tc.text == ""):
 				t.Errorf("%+v", e)
-			case e.Opinion != nil && (e.Opinion.Text != tc.text || e.Opinion.Status != healer.Degraded):
+			case e.Opinion != nil && (e.Opinion.Message != tc.text || e.Opinion.Status != healer.Degraded):
 				t.Errorf("%+v", e.Opinion)
 			}
 		})

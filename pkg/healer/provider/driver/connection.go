@@ -7,12 +7,15 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -63,25 +66,15 @@ func (p *Provider) dial(ctx context.Context, socket string, within time.Duration
 	return conn, pid, nil
 }
 
-// connect connects to a socket of the volume's driver, for calls.
+// connect connects to a socket of the volume's driver, for calls. gRPC gets the one connection and
+// makes no second one: what the socket leads to may change.
 func (p *Provider) connect(ctx context.Context, c healer.Case, socket string, each time.Duration) (*connection, error) {
 	raw, pid, err := p.dial(ctx, socket, each)
 	if err != nil {
 		return nil, err
 	}
-	conn := &connection{raw: raw, driver: c.Driver, pid: pid, each: each}
-	if conn.ClientConn, err = newClient(raw); err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	return conn, nil
-}
-
-// newClient speaks gRPC over one connection and makes no second one: what the socket
-// leads to may change.
-func newClient(raw net.Conn) (*grpc.ClientConn, error) {
 	var used atomic.Bool
-	return grpc.NewClient("passthrough:///driver",
+	client, err := grpc.NewClient("passthrough:///driver",
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {
 				return nil, errors.New("the driver ended the connection")
@@ -99,6 +92,11 @@ func newClient(raw net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithStaticConnWindowSize(maxAnswer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 	)
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return &connection{ClientConn: client, raw: raw, driver: c.Driver, pid: pid, each: each}, nil
 }
 
 func (c *connection) close() {
@@ -115,8 +113,12 @@ func (c *connection) call(ctx context.Context, method string, req, resp proto.Me
 	if err == nil {
 		return nil
 	}
-	e := failed(shortName(method), err)
-	if e.text = clean(e.text, maxText); c.secret {
+	said := status.Convert(err)
+	e := &callError{
+		method: path.Base(method), row: rowOf(said.Code()), text: clean(said.Message(), maxText),
+		inProgress: strings.Contains(strings.ToLower(said.Message()), "operation in progress"),
+	}
+	if c.secret {
 		e.text = string(e.row.Class.Tier) + "; " + adviceDriver
 	}
 	return e

@@ -86,7 +86,11 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 		return err
 	}
 	defer conn.close()
-	if err := conn.identify(ctx); err != nil {
+	who := new(identity.GetIdentityResponse)
+	if err = conn.call(ctx, identity.Identity_GetIdentity_FullMethodName, new(identity.GetIdentityRequest), who); err == nil {
+		err = conn.named(who.GetName())
+	}
+	if err != nil {
 		p.memory.leaveAlone(socket)
 		return err
 	}
@@ -113,21 +117,12 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	case resp.GetAbnormal() && conn.secret:
 		err = fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)
 	case resp.GetAbnormal():
-		err = fmt.Errorf("%s%s", conn.says(), clean(resp.GetMessage(), maxText))
+		err = errors.New(says(c.Driver) + clean(resp.GetMessage(), maxText))
 	}
 	if err != nil {
 		return p.driverError(c, healer.Delegate, conn.pid, err)
 	}
 	return nil
-}
-
-// identify fails unless a CSI-Addons socket is that of the volume's driver.
-func (c *connection) identify(ctx context.Context) error {
-	who := new(identity.GetIdentityResponse)
-	if err := c.call(ctx, identity.Identity_GetIdentity_FullMethodName, new(identity.GetIdentityRequest), who); err != nil {
-		return err
-	}
-	return c.named(who.GetName())
 }
 
 // engineError returns what a driver's error is for the engine. Only a caller whose secrets

@@ -201,7 +201,9 @@ func TestProviderKeepsTheContract(t *testing.T) {
 	sick := func(build func() healer.Case, e Evidence) func() healer.Case {
 		return func() healer.Case { return with(build(), e) }
 	}
-	opinion := &Opinion{MountPoint: published, Superblock: disk, Status: healer.Inaccessible, Text: "driver d says: it is gone"}
+	opinion := &healer.Condition{
+		Status: healer.Inaccessible, Reason: healer.DriverReportsAbnormal, MountPoint: published, Superblock: disk, Message: "driver d says: it is gone", Advice: adviceDriver,
+	}
 	providertest.Run(t, p, providertest.Cases{
 		Healthy: sick(healthy, Evidence{HealsAt: addonsAt}),
 		Sick: map[string]func() healer.Case{

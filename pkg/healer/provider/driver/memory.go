@@ -69,7 +69,7 @@ func keyOf(c healer.Case) volumeOf { return volumeOf{c.Driver, c.Volume.ID} }
 type silent struct{ socket, volume string }
 
 // ofVolume are the methods that ask about one volume: the driver may answer the others.
-var ofVolume = []string{shortName(csi.Node_NodeGetVolumeHealth_FullMethodName), shortName(csi.Node_NodeGetVolumeStats_FullMethodName)}
+var ofVolume = []string{path.Base(csi.Node_NodeGetVolumeHealth_FullMethodName), path.Base(csi.Node_NodeGetVolumeStats_FullMethodName)}
 
 // note remembers what a failed call says of the calls after it.
 func (m memory) note(socket, volume string, err error) {
@@ -91,6 +91,3 @@ func (m memory) silent(socket, volume string) bool {
 	_, known := m.cache.Get(silent{socket, volume})
 	return known
 }
-
-// shortName returns the name of a method without that of its service.
-func shortName(method string) string { return path.Base(method) }

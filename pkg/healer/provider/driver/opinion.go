@@ -13,21 +13,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Opinion is what a driver finds wrong with a volume.
-type Opinion struct {
-	// MountPoint is what it was asked about.
-	MountPoint string
-	// Superblock is what is mounted there, if the opinion is about all of it.
-	Superblock facts.Dev
-	Status     healer.Status
-	// Text is the driver's, cleaned and cut.
-	Text string
-}
-
 const adviceDriver = "see the log of the driver's pod on this node"
 
-// opinion asks a driver about what is mounted. Its error says why the driver has none.
-func (p *Provider) opinion(ctx context.Context, c healer.Case, socket string, each time.Duration) (*Opinion, error) {
+// opinion asks a driver what is wrong with what is mounted; nil is nothing. Its error says why
+// the driver has no say.
+func (p *Provider) opinion(ctx context.Context, c healer.Case, conn *connection, socket string) (*healer.Condition, error) {
 	at, mounted := firstMounted(c)
 	switch {
 	case !mounted:
@@ -35,27 +25,59 @@ func (p *Provider) opinion(ctx context.Context, c healer.Case, socket string, ea
 	case p.memory.silent(socket, c.Volume.ID):
 		return nil, errors.New("it did not answer about the volume a short time ago")
 	}
-	conn, err := p.connect(ctx, c, socket, each)
+	status, text, err := p.ask(ctx, c, conn, socket)
+	p.memory.note(socket, c.Volume.ID, err)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.close()
-	o, err := p.ask(ctx, c, conn, socket)
-	p.memory.note(socket, c.Volume.ID, err)
-	if o != nil {
-		o.about(c, at)
-	}
-	return o, err
+	o := opinion{status, text, at.Dev(), p.memory.clock.Now()}
+	p.memory.opinions.Add(keyOf(c), o, opinionFor)
+	return o.about(c, at), nil
 }
 
-// about says what the driver was asked about. A mount that answers something else than its
-// superblock says nothing about other mounts of it: a stale NFS export is healed by the
-// directory that the driver has staged from the same server since.
-func (o *Opinion) about(c healer.Case, at healer.MountPoint) {
-	o.MountPoint = at.Path
-	if !c.AnswersAlone(at) {
-		o.Superblock = at.Dev()
+// opinion is what a driver answered about a volume.
+type opinion struct {
+	// status is empty where nothing is wrong.
+	status healer.Status
+	text   string
+	// dev is what was mounted then.
+	dev   facts.Dev
+	asked time.Time
+}
+
+// opinionFor is how long an opinion stands while the driver cannot be asked.
+const opinionFor = 10 * time.Minute
+
+// maxLast leaves room in a message for how old the opinion is.
+const maxLast = 400
+
+// lastOpinion returns what the driver found wrong when it was asked last, for what is
+// mounted now; nil if it was nothing, or too long ago.
+func (m memory) lastOpinion(c healer.Case) *healer.Condition {
+	at, mounted := firstMounted(c)
+	known, _ := m.opinions.Get(keyOf(c))
+	o, kept := known.(opinion)
+	if !mounted || !kept || o.dev != at.Dev() { // else the driver has staged another instance since
+		return nil
 	}
+	o.text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", clean(o.text, maxLast), m.clock.Now().Sub(o.asked).Truncate(time.Second))
+	return o.about(c, at)
+}
+
+// about returns what is wrong by an opinion about a mount point; nil for nothing. A mount that
+// answers something else than its superblock says nothing about other mounts of it: a stale NFS
+// export is healed by the directory that the driver has staged from the same server since.
+func (o opinion) about(c healer.Case, at healer.MountPoint) *healer.Condition {
+	if o.status == "" {
+		return nil
+	}
+	cond := &healer.Condition{
+		Status: o.status, Reason: healer.DriverReportsAbnormal, MountPoint: at.Path, Message: says(c.Driver) + o.text, Advice: adviceDriver,
+	}
+	if !c.AnswersAlone(at) {
+		cond.Superblock = at.Dev()
+	}
+	return cond
 }
 
 func firstMounted(c healer.Case) (healer.MountPoint, bool) {
@@ -67,10 +89,10 @@ func firstMounted(c healer.Case) (healer.MountPoint, bool) {
 }
 
 // ask asks in the newest way that the driver offers.
-func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, socket string) (*Opinion, error) {
+func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, socket string) (status healer.Status, text string, err error) {
 	offered, err := p.capabilities(ctx, conn, socket)
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
 	switch {
 	case slices.Contains(offered, csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH):
@@ -78,7 +100,7 @@ func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, soc
 	case slices.Contains(offered, volumeCondition):
 		return p.askStats(ctx, c, conn)
 	}
-	return nil, errors.New("it offers neither GET_VOLUME_HEALTH nor VOLUME_CONDITION")
+	return "", "", errors.New("it offers neither GET_VOLUME_HEALTH nor VOLUME_CONDITION")
 }
 
 // capabilities returns what the driver offers on the node, once it has named itself. For
@@ -120,33 +142,31 @@ var statuses = map[csi.VolumeHealthErrorType]healer.Status{
 	csi.VolumeHealthErrorType_DATA_LOSS:    healer.DataLoss,
 }
 
-func (p *Provider) askHealth(ctx context.Context, c healer.Case, conn *connection) (*Opinion, error) {
+func (p *Provider) askHealth(ctx context.Context, c healer.Case, conn *connection) (status healer.Status, text string, err error) {
 	target, staged := p.paths(c)
 	req := &csi.NodeGetVolumeHealthRequest{VolumeId: c.Volume.ID, VolumePublishPath: target, StagingTargetPath: staged}
 	resp := new(csi.NodeGetVolumeHealthResponse)
 	if err := conn.call(ctx, csi.Node_NodeGetVolumeHealth_FullMethodName, req, resp); err != nil {
-		return nil, err
+		return "", "", err
 	}
 	if id := resp.GetVolumeHealth().GetVolumeId(); id != "" && id != c.Volume.ID {
-		return nil, errors.New("NodeGetVolumeHealth: the answer is about another volume")
+		return "", "", errors.New("NodeGetVolumeHealth: the answer is about another volume")
 	}
 	entries := slices.DeleteFunc(resp.GetVolumeHealth().GetHealthStatuses(), func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
 		return statuses[e.GetStatus()] == ""
 	})
 	if len(entries) == 0 {
-		return nil, nil //nolint:nilnil // nothing is wrong
+		return "", "", nil
 	}
 	worst := slices.MaxFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int { return int(a.GetStatus()) - int(b.GetStatus()) })
-	text := fmt.Sprintf("%s%s (%s)", conn.says(), clean(worst.GetReason(), maxName), clean(worst.GetMessage(), maxText))
+	text = fmt.Sprintf("%s (%s)", clean(worst.GetReason(), maxName), clean(worst.GetMessage(), maxText))
 	if more := len(entries) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return &Opinion{Status: statuses[worst.GetStatus()], Text: text}, nil
+	return statuses[worst.GetStatus()], text, nil
 }
 
-func (c *connection) says() string {
-	return fmt.Sprintf("driver %s says: ", healer.QuoteName(c.driver))
-}
+func says(driver string) string { return fmt.Sprintf("driver %s says: ", healer.QuoteName(driver)) }
 
 // paths returns where the volume is published and staged, as the driver knows them. A
 // target where nothing is mounted is left out: that is known, and the driver is asked

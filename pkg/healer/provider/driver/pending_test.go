@@ -26,8 +26,8 @@ func driversAnswer(t *testing.T, err error) (pending, stops bool) {
 	if !errors.As(err, &answer) {
 		t.Fatalf("%v is no answer of a driver", err)
 	}
-	_, stops = err.(interface{ Ended() <-chan struct{} }) //nolint:errorlint // as the engine asks
-	return answer.Pending, stops
+	var stopper interface{ Ended() <-chan struct{} }
+	return answer.Pending, errors.As(err, &stopper)
 }
 
 // A driver that may be at work, by what the record says.

@@ -58,7 +58,7 @@ func (*Provider) Name() string { return name }
 type Evidence struct {
 	// Opinion is what the driver finds wrong with the volume, or found when it was asked
 	// last; nil for nothing, or if that is not known.
-	Opinion *Opinion
+	Opinion *healer.Condition
 	// NotAsked says why the driver has no say, and NotOffered why it does not heal.
 	NotAsked, NotOffered string
 	// HealsAt is the socket at which the driver may offer NodeHealer; empty: it does
@@ -87,18 +87,20 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	}
 	each := time.Until(deadline) / parts
 	socket := p.socket(c.Driver)
-	var e Evidence
-	var err error
-	e.Opinion, err = p.opinion(ctx, c, socket, each)
+	conn, err := p.connect(ctx, c, socket, each)
 	if errors.Is(err, fs.ErrNotExist) {
 		if at := p.registered(ctx, c, each); at != "" {
 			socket = at
-			e.Opinion, err = p.opinion(ctx, c, socket, each)
+			conn, err = p.connect(ctx, c, socket, each)
 		}
 	}
+	var e Evidence
 	if err == nil {
-		p.memory.keepOpinion(c, e.Opinion)
-	} else {
+		defer conn.close()
+		e.StagePID = conn.pid
+		e.Opinion, err = p.opinion(ctx, c, conn, socket)
+	}
+	if err != nil {
 		e.Opinion = p.memory.lastOpinion(c)
 		e.NotAsked = "cannot be asked: " + clean(err.Error(), maxText)
 	}
@@ -107,12 +109,6 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	}
 	if s, remembers := p.cfg.Stager.(interface{ Remember(c healer.Case) }); remembers {
 		s.Remember(c)
-	}
-	if c.Restaging() {
-		if conn, pid, err := p.dial(ctx, socket, each); err == nil {
-			_ = conn.Close()
-			e.StagePID = pid
-		}
 	}
 	if staged, may := restageable(c); may {
 		e.StagesAt = socket
@@ -140,10 +136,7 @@ func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
 	if o := e.Opinion; o != nil {
 		if _, found := c.MountPoint(o.MountPoint); found {
-			f.Conditions = []healer.Condition{{
-				Status: o.Status, Reason: healer.DriverReportsAbnormal, MountPoint: o.MountPoint, Superblock: o.Superblock,
-				Message: o.Text, Advice: adviceDriver,
-			}}
+			f.Conditions = []healer.Condition{*o}
 		}
 	}
 	if e.HealsAt != "" {

@@ -80,12 +80,15 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 		Refused: e.NotRestaged, InputsChanged: e.InputsChanged,
 	}
 	wait := cmp.Or(p.Excludes(c), p.tooSoon(c), e.Mounting)
+	gone := slices.ContainsFunc(c.Found, func(cond healer.Condition) bool {
+		return cond.Reason == healer.DaemonGone && cond.Superblock == staged.Dev()
+	})
 	switch {
 	case step.Refused != "":
 	case wait != "" && staged.Mounted():
 		step.Refused = wait
-	default:
-		step.Refused = daemonKnown(c, staged)
+	case len(staged.Stack) > 0 && !gone: // another process may have the daemon's descriptor, and begin to serve
+		step.Refused = "it is not known whether a process still has the FUSE connection open (the kernel tells since about Linux 6.16)"
 	}
 	if step.Refused == "" {
 		step.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
@@ -119,33 +122,16 @@ func (p *Provider) mounting(ctx context.Context, c healer.Case, staged healer.Mo
 	return text
 }
 
-// Inputs is a Stager that knows what a driver is called with comes from.
-type Inputs interface {
-	Inputs(ctx context.Context, c healer.Case) (healer.StageInputs, error)
-}
-
 // inputsChanged reports whether the driver would be called with something else than the last
 // time. What was never tried is not asked for.
 func (p *Provider) inputsChanged(ctx context.Context, c healer.Case) bool {
-	from, is := p.cfg.Stager.(Inputs)
+	from, is := p.cfg.Stager.(interface {
+		Inputs(ctx context.Context, c healer.Case) (healer.StageInputs, error)
+	})
 	told, known := p.memory.told.Get(keyOf(c))
 	if !is || !known {
 		return false
 	}
 	now, err := from.Inputs(ctx, c)
 	return err == nil && now.Version != "" && now.Version != told
-}
-
-// daemonKnown says why the daemon is not known to be gone; empty if it is. Another
-// process may have its descriptor, and begin to serve.
-func daemonKnown(c healer.Case, staged healer.MountPoint) string {
-	for _, m := range staged.Stack {
-		gone := slices.ContainsFunc(c.Found, func(cond healer.Condition) bool {
-			return cond.Reason == healer.DaemonGone && cond.Superblock == m.Dev
-		})
-		if !gone && m.Dev == staged.Dev() {
-			return "it is not known whether a process still has the FUSE connection open (the kernel tells since about Linux 6.16)"
-		}
-	}
-	return ""
 }

@@ -542,7 +542,9 @@ func TestRestageKeepsTheContract(t *testing.T) {
 	tools := p.tools.(*providertest.Tools)
 	const stagesAt = "/var/lib/kubelet/plugins/d.example.com/stage.sock" // the other one is left alone after a hostile answer
 	tools.Sockets[stagesAt] = tools.Sockets[csiSocket]
-	opinion := &Opinion{MountPoint: published, Superblock: fuseDev, Status: healer.Inaccessible, Text: "driver d says: it is gone"}
+	opinion := &healer.Condition{
+		Status: healer.Inaccessible, Reason: healer.DriverReportsAbnormal, MountPoint: published, Superblock: fuseDev, Message: "driver d says: it is gone", Advice: adviceDriver,
+	}
 	providertest.Run(t, p, providertest.Cases{
 		Healthy: func() healer.Case { return with(healthy(), Evidence{}) },
 		Sick: map[string]func() healer.Case{

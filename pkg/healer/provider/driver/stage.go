@@ -43,8 +43,10 @@ func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.M
 	} else {
 		err = s.prepare(ctx, e)
 	}
-	if err == nil {
+	if s.conn != nil {
 		defer s.conn.close()
+	}
+	if err == nil {
 		err = s.call(ctx, e.Order)
 	}
 	// Also where nothing was done: an interrupted step may have left the path bare.
@@ -62,7 +64,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// prepare finds out all that may refuse, and connects to the driver.
+// prepare finds out all that may refuse, and connects to the driver, which has to name itself and
+// to stage volumes.
 func (s *staging) prepare(ctx context.Context, e Evidence) error {
 	if s.staged.Layout.Base != s.staged.Path { // what lies beside is not known
 		return fmt.Errorf("%w: the driver stages in %q below the staging path, and only what is staged at the path itself is staged anew", healer.ErrRefused, path.Base(s.staged.Path))
@@ -79,36 +82,26 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 			return err
 		}
 	}
-	conn, mode, err := s.connectToStage(ctx, s.c, with, e.StagesAt)
+	s.memory.cache.Remove(silent{socket: e.StagesAt}) // it may have been started anew since
+	if s.conn, err = s.connect(ctx, s.c, e.StagesAt, s.cfg.StepTimeout/parts); err != nil {
+		return err
+	}
+	offered, err := s.conn.introduce(ctx) // each time: it is told secrets
 	if err != nil {
 		return err
 	}
-	s.conn, s.with = conn, with
+	mode, err := stagingMode(with, offered)
+	if err != nil {
+		return err
+	}
+	// Mount flags may be sensitive, too (CSI, VolumeCapability).
+	s.conn.each, s.conn.secret = s.cfg.DriverTimeout, len(with.Secrets)+len(with.MountFlags) > 0
+	s.with = with
 	s.request = &csi.NodeStageVolumeRequest{
 		VolumeId: s.c.Volume.ID, StagingTargetPath: s.forDriver(s.staged.Path), VolumeCapability: capability(with, mode, with.MountFlags),
 		PublishContext: with.PublishContext, VolumeContext: with.VolumeContext, Secrets: with.Secrets,
 	}
 	return nil
-}
-
-// connectToStage connects to the driver, which has to name itself and to stage volumes. It
-// returns the access mode as well, which kubelet chooses by what the driver offers.
-func (p *Provider) connectToStage(ctx context.Context, c healer.Case, with healer.StageRequest, socket string) (conn *connection, mode csi.VolumeCapability_AccessMode_Mode, err error) {
-	p.memory.cache.Remove(silent{socket: socket}) // it may have been started anew since
-	if conn, err = p.connect(ctx, c, socket, p.cfg.StepTimeout/parts); err != nil {
-		return nil, mode, err
-	}
-	offered, err := conn.introduce(ctx) // each time: it is told secrets
-	if err == nil {
-		mode, err = stagingMode(with, offered)
-	}
-	if err != nil {
-		conn.close()
-		return nil, mode, err
-	}
-	// Mount flags may be sensitive, too (CSI, VolumeCapability).
-	conn.each, conn.secret = p.cfg.DriverTimeout, len(with.Secrets)+len(with.MountFlags) > 0
-	return conn, mode, nil
 }
 
 // stagingMode returns the access mode as kubelet does (pkg/volume/csi/csi_client.go). It
@@ -216,11 +209,6 @@ func (s *staging) stage(ctx context.Context) error {
 	return err
 }
 
-// answered is an error of a step whose driver has said how it ended.
-func (s *staging) answered(err error) error {
-	return s.driverError(s.c, healer.Restage, s.conn.pid, err)
-}
-
 // finishTimeout is how long it may take to find out what is at the staging path in the end.
 const finishTimeout = 10 * time.Second
 
@@ -235,39 +223,25 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	// pod wants the volume. The path was not bare before: it gets back what is dead, which
 	// kubelet unstages as well, and no pod the directory beneath.
 	silent := slices.Contains([]healer.Rule{healer.RuleAPI, healer.RuleDriverGrace}, healer.RuleOf(unwanted))
-	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil || silent)
-	if unwanted != nil && err == nil {
-		unwanted = s.answered(unwanted)
+	before, mounted := s.staged.Top()
+	if !mounted {
+		before = facts.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
 	}
+	placed, changed, bare := s.cfg.Host.MountDead(ctx, s.staged.Path, before, unwanted == nil || silent)
+	if bare != nil {
+		bare = fmt.Errorf("the staging path may be bare: %w", bare)
+	}
+	answered := err == nil
 	switch {
-	case silent && mountErr != nil:
-		return fmt.Errorf("%w; and the staging path may be bare: %w", errors.Join(err, unwanted), mountErr)
-	case unwanted != nil && changed && !silent:
+	case answered && unwanted != nil:
+		unwanted = s.driverError(s.c, healer.Restage, s.conn.pid, unwanted)
+	case answered && (placed || !changed):
+		err = s.driverError(s.c, healer.Restage, s.conn.pid, errNoEffect)
+	}
+	if unwanted != nil && changed && !silent {
 		return fmt.Errorf("%w: %w", healer.ErrNotWanted, unwanted)
-	case unwanted != nil:
-		return errors.Join(err, unwanted)
-	case err != nil && mountErr != nil:
-		return fmt.Errorf("%w; and the staging path may be bare: %w", err, mountErr)
-	case err != nil:
-		return err
-	case mountErr != nil:
-		return fmt.Errorf("%w; the staging path may be bare: %w", s.noEffect(), mountErr)
-	case placed || !changed:
-		return s.noEffect()
 	}
-	return nil
-}
-
-// before returns the mount that was at the staging path, or as it is recorded.
-func (s *staging) before() facts.Mount {
-	if top, mounted := s.staged.Top(); mounted {
-		return top
-	}
-	return facts.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
-}
-
-func (s *staging) noEffect() error {
-	return s.answered(errNoEffect)
+	return errors.Join(err, unwanted, bare)
 }
 
 // errNoEffect is that of a driver that answered OK and mounted nothing.

@@ -15,7 +15,7 @@ const volumeCondition csi.NodeServiceCapability_RPC_Type = 4
 
 // askStats asks for what CSI had before 1.13. It has no status: an abnormal volume may
 // still be usable.
-func (p *Provider) askStats(ctx context.Context, c healer.Case, conn *connection) (*Opinion, error) {
+func (p *Provider) askStats(ctx context.Context, c healer.Case, conn *connection) (status healer.Status, text string, err error) {
 	target, staged := p.paths(c)
 	req := &csi.NodeGetVolumeStatsRequest{VolumeId: c.Volume.ID, VolumePath: target, StagingTargetPath: staged}
 	if target == "" {
@@ -23,13 +23,13 @@ func (p *Provider) askStats(ctx context.Context, c healer.Case, conn *connection
 	}
 	resp := new(csi.NodeGetVolumeStatsResponse)
 	if err := conn.call(ctx, csi.Node_NodeGetVolumeStats_FullMethodName, req, resp); err != nil {
-		return nil, err
+		return "", "", err
 	}
 	abnormal, message := conditionIn(resp.ProtoReflect().GetUnknown())
 	if !abnormal {
-		return nil, nil //nolint:nilnil // nothing is wrong
+		return "", "", nil
 	}
-	return &Opinion{Status: healer.Degraded, Text: conn.says() + clean(message, maxText)}, nil
+	return healer.Degraded, clean(message, maxText), nil
 }
 
 // conditionIn reads the VolumeCondition of CSI before 1.13 in the fields of a

@@ -16,11 +16,10 @@ const (
 
 // clean returns what a driver wrote as half a sentence on one line.
 func clean(text string, limit int) string {
-	text = strings.TrimRight(strings.Join(strings.FieldsFunc(text, notText), " "), ". ")
+	words := strings.FieldsFunc(text, func(r rune) bool { return r == utf8.RuneError || r == ' ' || !strconv.IsPrint(r) })
+	text = strings.TrimRight(strings.Join(words, " "), ". ")
 	if text == "" {
 		return "no text"
 	}
 	return printable.Line(text, limit)
 }
-
-func notText(r rune) bool { return r == utf8.RuneError || r == ' ' || !strconv.IsPrint(r) }

@@ -83,7 +83,7 @@ func TestLastOpinionStands(t *testing.T) {
 	clock.pass(2 * time.Minute)
 	e := collect(t, p, healthy())
 	if e.NotAsked == "" || e.Opinion == nil || e.Opinion.Status != healer.DataLoss || e.Opinion.MountPoint != published || e.Opinion.Superblock != disk ||
-		e.Opinion.Text != first.Opinion.Text+"; that was 2m0s ago, and it cannot be asked now" {
+		e.Opinion.Message != first.Opinion.Message+"; that was 2m0s ago, and it cannot be asked now" {
 		t.Errorf("%+v: %+v", e, e.Opinion)
 	}
 	clock.pass(opinionFor)
