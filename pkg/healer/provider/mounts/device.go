@@ -96,12 +96,4 @@ func deviceName(d facts.BlockDevice) string {
 	return d.Dev.String()
 }
 
-// nameInFull returns a device's name with that of its mapping: "dm-3" says nothing.
-func nameInFull(d facts.BlockDevice) string {
-	if d.Mapping == nil || d.Mapping.Name == "" {
-		return deviceName(d)
-	}
-	return fmt.Sprintf("%s (%s)", deviceName(d), mappingName(*d.Mapping))
-}
-
 func mappingName(m facts.Mapping) string { return fmt.Sprintf("device-mapper device %q", m.Name) }

@@ -50,7 +50,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	}
 	top := p.Stack[0]
 	sb := c.Superblock(p)
-	answers := sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
+	answers := sb.Works()
 	staged, _ := c.Staged()
 	if answers && p.Role == healer.RoleTarget && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
 		facts.IsType(sb.FSType, facts.Disk) && facts.IsType(staged.Stack[0].FSType, facts.Disk) {

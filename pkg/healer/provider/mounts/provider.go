@@ -141,9 +141,7 @@ func (p Provider) steps(c healer.Case, mp healer.MountPoint) []healer.Step {
 	switch {
 	case mp.Role != healer.RoleTarget:
 		return nil // only the driver stages
-	case outlived(c, mp) && p.covers(c, mp):
-		return []healer.Step{p.cover(c, mp)}
-	case outlived(c, mp) && len(mp.Stack) == 1:
+	case outlived(c, mp) && (len(mp.Stack) == 1 || p.covers(c, mp)):
 		return []healer.Step{p.replace(c, mp)}
 	case outlived(c, mp):
 		return []healer.Step{p.unmountDeadTop(c, mp)}

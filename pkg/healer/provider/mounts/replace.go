@@ -46,17 +46,24 @@ func dead(c healer.Case, p healer.MountPoint) bool {
 	})
 }
 
-// replace offers to put a clone of the healthy staged mount in place of a dead one.
+// replace offers to put a clone of the healthy staged mount in place of a dead one, or on top of one
+// that can only be covered.
 func (p Provider) replace(c healer.Case, mp healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
 		Name: StepReplace, MountPoint: mp, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
 	}
 	plan, why := p.planReplace(c, mp, staged)
-	if !p.host.CanReplace() {
+	plan.Position, plan.Dead = facts.BeneathDead, mp.Stack[0]
+	switch {
+	case p.covers(c, mp):
+		s.Name, s.Heals, plan.Position = StepCover, []healer.Reason{healer.Disconnected}, facts.OnDead
+		if len(mp.Stack) >= healer.MaxCovered {
+			why = fmt.Sprintf("%d dead mounts are stacked there already", len(mp.Stack))
+		}
+	case !p.host.CanReplace():
 		why = healer.ReplaceNotSupported
 	}
-	plan.Position, plan.Dead = facts.BeneathDead, mp.Stack[0]
 	return p.place(s, why, plan)
 }
 
@@ -84,14 +91,19 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (fact
 	case was.Attr.Has(facts.AttrIDMap) != now.Attr.Has(facts.AttrIDMap):
 		return none, "the dead mount had another ID mapping than the staged one"
 	}
-	if wrong := at(c.Found, mp.Path, healer.WrongVolumeMounted); wrong != "" {
-		return none, wrong
+	for _, cond := range c.Found {
+		if cond.MountPoint == mp.Path && cond.Reason == healer.WrongVolumeMounted {
+			return none, string(cond.Reason) + ": " + cond.Message
+		}
 	}
 	if was.Placeholder() { // an interrupted step of ours, whose filesystem ended too
 		if mp.Want == nil {
 			return none, "an interrupted replacement is there, and how the mount point was mounted is not known"
 		}
 		was.Attr, was.Propagation = mp.Want.Attr, mp.Want.Propagation
+	}
+	if mp.Want != nil && p.covers(c, mp) { // an interrupted step has made it private
+		was.Propagation = mp.Want.Propagation
 	}
 	sub, beneath := facts.Below(now.Root, was.Root)
 	if !beneath {
@@ -113,17 +125,8 @@ func publishedAsStaged(c healer.Case, mp healer.MountPoint) bool {
 	if mp.Want != nil {
 		return mp.Want.Dev == staged.Dev
 	}
-	found := false
-	for _, r := range c.Record.MountPoints {
-		if r.Role != healer.RoleTarget {
-			continue
-		}
-		if r.Dev != staged.Dev {
-			return false
-		}
-		found = true
-	}
-	return found
+	targets := slices.DeleteFunc(slices.Clone(c.Record.MountPoints), func(r healer.MountPointRecord) bool { return r.Role != healer.RoleTarget })
+	return len(targets) > 0 && !slices.ContainsFunc(targets, func(r healer.MountPointRecord) bool { return r.Dev != staged.Dev })
 }
 
 // unfit returns why the staged mount must not replace another one.
@@ -145,16 +148,6 @@ func unfit(c healer.Case, staged healer.MountPoint) string {
 	}
 	if sick, found := c.Unusable(staged); found {
 		return notHealthy(sick)
-	}
-	return ""
-}
-
-// at returns a condition's message.
-func at(conditions []healer.Condition, path string, reason healer.Reason) string {
-	for _, c := range conditions {
-		if c.MountPoint == path && c.Reason == reason {
-			return string(reason) + ": " + c.Message
-		}
 	}
 	return ""
 }
@@ -181,37 +174,16 @@ func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Ste
 	})
 }
 
-// gone reports whether the connection of a FUSE filesystem is gone: it never answers
-// again.
-func gone(sb healer.Superblock) bool {
-	return facts.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && facts.MayBeCovered(sb.Answer.Errno)
-}
-
-// covers reports whether a dead mount can only be covered, and may be.
+// covers reports whether a dead mount can only be covered, and may be: the connection of a FUSE
+// filesystem is gone, and it never answers again.
 func (p Provider) covers(c healer.Case, mp healer.MountPoint) bool {
-	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[mp.Dev()]) && (len(mp.Stack) == 1 || onlyDeadBeneath(c, mp))
+	sb := c.Superblocks[mp.Dev()]
+	gone := facts.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && facts.MayBeCovered(sb.Answer.Errno)
+	return gone && !p.host.CanReplace() && p.host.CanCover() && (len(mp.Stack) == 1 || onlyDeadBeneath(c, mp))
 }
 
 // onlyDeadBeneath reports whether the top of a stack covers nothing but dead mounts of
 // this volume.
 func onlyDeadBeneath(c healer.Case, mp healer.MountPoint) bool {
 	return len(mp.Stack) > 1 && c.AllReplaced(mp.Stack[1:])
-}
-
-// cover offers to put a clone of the healthy staged mount on top of a dead one.
-func (p Provider) cover(c healer.Case, mp healer.MountPoint) healer.Step {
-	staged, _ := c.Staged()
-	s := healer.Step{
-		Name: StepCover, MountPoint: mp, Cost: healer.Replace, Heals: []healer.Reason{healer.Disconnected}, Source: staged.Dev(),
-	}
-	plan, why := p.planReplace(c, mp, staged)
-	if len(mp.Stack) >= healer.MaxCovered {
-		why = fmt.Sprintf("%d dead mounts are stacked there already", len(mp.Stack))
-	}
-	if was := mp.Want; was != nil { // an interrupted step has made it private
-		plan.Private = was.Propagation.Shared == 0 && was.Propagation.Master == 0
-		plan.Shared = was.Propagation.Shared != 0
-	}
-	plan.Position, plan.Dead = facts.OnDead, mp.Stack[0]
-	return p.place(s, why, plan)
 }

@@ -150,7 +150,11 @@ func (ev evaluator) failed() []healer.Condition {
 		advice = adviceLater
 	}
 	if d := ev.sb.Device; reason == healer.DeviceReadError && d != nil {
-		return ev.one(healer.Inaccessible, reason, advice, "%s: %s", nameInFull(*d), a)
+		name := deviceName(*d)
+		if d.Mapping != nil && d.Mapping.Name != "" { // "dm-3" alone says nothing
+			name = fmt.Sprintf("%s (%s)", name, mappingName(*d.Mapping))
+		}
+		return ev.one(healer.Inaccessible, reason, advice, "%s: %s", name, a)
 	}
 	if ev.p.Stale() && ev.c.AnswersAlone(ev.p) {
 		advice = adviceRepublish
