@@ -2,7 +2,6 @@ package containers
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -39,28 +38,18 @@ func stale(p healer.MountPoint) healer.Condition {
 	}
 }
 
-// aboutContainers is a condition that several containers may have at one mount point.
-// Its message follows their names.
-type aboutContainers struct {
-	healer.Condition
-	who []string
-}
-
-// group adds a container to those that have the same condition.
-func group(all []*aboutContainers, who string, cond healer.Condition) []*aboutContainers {
-	at := slices.IndexFunc(all, func(a *aboutContainers) bool { return a.Condition == cond })
-	if at < 0 {
-		at, all = len(all), append(all, &aboutContainers{Condition: cond})
-	}
-	all[at].who = append(all[at].who, who)
-	return all
-}
-
 // started returns what containers have instead of the volume, or may have, because of
 // when they started. Nothing heals that: a directory in use holds files, which a mount
-// would hide, and no mount table tells whether a container wants its mount read-only.
+// would hide, and no mount table tells whether a container wants its mount read-only. A condition
+// that several containers have at one mount point is said once, and begins with their names.
 func started(c healer.Case) (found []healer.Condition) {
-	var all []*aboutContainers
+	who := map[healer.Condition][]string{}
+	add := func(container string, cond healer.Condition) {
+		if who[cond] == nil {
+			found = append(found, cond)
+		}
+		who[cond] = append(who[cond], container)
+	}
 	unverified := func(containers []facts.Unverified, when string) {
 		for _, u := range containers {
 			cond := healer.Condition{
@@ -70,28 +59,27 @@ func started(c healer.Case) (found []healer.Condition) {
 			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
 				cond.Advice = adviceAgain
 			}
-			all = group(all, healer.ContainerName(u.PodUID, u.ContainerID), cond)
+			add(healer.ContainerName(u.PodUID, u.ContainerID), cond)
 		}
 	}
 	unverified(c.Unverified, "there before the filesystem instance was replaced")
 	unverified(c.UnverifiedStart, "started while the volume may not have been mounted here")
 	for _, s := range c.OnBare {
-		all = group(all, s.String(), healer.Condition{
+		add(s.String(), healer.Condition{
 			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, MountPoint: s.MountPoint,
 			Message: "started while nothing was mounted at the path, with the directory of the node's disk beneath: what it writes does not get into the volume",
 			Advice:  adviceOnBare,
 		})
 	}
 	for _, s := range c.OnPlaceholder {
-		all = group(all, s.String(), healer.Condition{
+		add(s.String(), healer.Condition{
 			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, MountPoint: s.MountPoint,
 			Message: "started in the middle of a step, and keeps the options that the mount had then (" + s.Mount.Attr.String() + ")",
 			Advice:  adviceRestart,
 		})
 	}
-	for _, a := range all {
-		a.Message = subject(a.who) + " " + a.Message
-		found = append(found, a.Condition)
+	for i, cond := range found {
+		found[i].Message = subject(who[cond]) + " " + cond.Message
 	}
 	return found
 }
