@@ -2,7 +2,6 @@ package providertest
 
 import (
 	"context"
-	"fmt"
 	"maps"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -11,76 +10,66 @@ import (
 // collections returns the rules for a provider that asks: what it gets of its tools as
 // they are is healthy, it bears tools that fail, and fails for no volume that is not its
 // own.
-func (s suite) collections(p healer.Collector) map[string]func() []string {
-	all := map[string]func() []string{
-		"collect/healthy": func() []string { return s.collectHealthy(p) },
+func (s suite) collections(p healer.Collector) map[string]func(report) {
+	all := map[string]func(report){
+		"collect/healthy": func(broken report) { s.collectHealthy(p, broken) },
 	}
 	for name, spoil := range odd() {
-		all["collect/odd/"+name] = func() []string { return s.collect(p, spoiled(s.Healthy, spoil), asGiven) }
+		all["collect/odd/"+name] = func(broken report) { s.collect(p, spoiled(s.Healthy, spoil), asGiven, broken) }
 	}
 	cases := map[string]func() healer.Case{"healthy": s.Healthy}
 	maps.Copy(cases, s.Sick)
 	for name, build := range cases {
-		all["collect/as-given/"+name] = func() []string { return s.collect(p, build, asGiven) }
+		all["collect/as-given/"+name] = func(broken report) { s.collect(p, build, asGiven, broken) }
 		for conduct, how := range conducts {
 			if s.Tools != nil {
-				all["collect/"+conduct+"/"+name] = func() []string { return s.collect(p, build, how) }
+				all["collect/"+conduct+"/"+name] = func(broken report) { s.collect(p, build, how, broken) }
 			}
 		}
 	}
 	return all
 }
 
-func (s suite) collectHealthy(p healer.Collector) (broken []string) {
+func (s suite) collectHealthy(p healer.Collector, broken report) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c := prepared(s.Healthy)
-	e, err := p.Collect(ctx, c)
+	e, err := p.Collect(ctx, prepared(s.Healthy))
 	if err != nil {
-		return []string{fmt.Sprintf("Collect of the healthy case fails: %v", err)}
+		broken("Collect of the healthy case fails: %v", err)
+		return
 	}
-	for _, rule := range s.expect(withEvidence(p, s.Healthy, e), false) {
-		broken = append(broken, "with what Collect got of Cases.Tools as they are: "+rule)
-	}
-	return broken
+	s.judgeHealthy(withEvidence(p, s.Healthy, e), func(format string, args ...any) {
+		broken("with what Collect got of Cases.Tools as they are: "+format, args...)
+	})
 }
 
-// collect returns how Collect breaks the contract on a case, with tools that behave in
-// one way, and Examine with what was collected.
-func (s suite) collect(p healer.Collector, build func() healer.Case, how conduct) (broken []string) {
+// collect reports how Collect breaks the contract on a case, with tools that behave in one way, and
+// Examine with what was collected.
+func (s suite) collect(p healer.Collector, build func() healer.Case, how conduct, broken report) {
 	c := prepared(build)
-	if s.Tools != nil {
-		s.Tools.behave(how)
-		defer s.Tools.behave(asGiven)
-	}
 	var e healer.Evidence
 	var err error
-	returned := returns(func() {
+	returned := s.returns(how, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), brief)
 		defer cancel()
 		e, err = p.Collect(ctx, c)
 	})
-	if s.Tools != nil {
-		s.Tools.behave(asGiven)
-	}
 	if !returned {
-		return []string{"Collect does not return by its deadline"}
+		broken("Collect does not return by its deadline")
+		return
 	}
-	return append(s.judgeCollected(p, build, e, err), s.judgePrograms()...)
-}
-
-func (s suite) judgeCollected(p healer.Collector, build func() healer.Case, e healer.Evidence, err error) (broken []string) {
 	if leaks(err) {
-		broken = append(broken, "the error of Collect quotes a secret")
+		broken("the error of Collect quotes a secret")
 	}
 	examined := withEvidence(p, build, e)
 	if err != nil {
 		examined = build
 	}
 	if f, _ := s.Examine(prepared(examined)); err != nil && !f.Mine {
-		broken = append(broken, fmt.Sprintf("Collect fails for a volume that is not the provider's: %v", err))
+		broken("Collect fails for a volume that is not the provider's: %v", err)
 	}
-	return append(broken, s.violations(examined)...)
+	s.judge(examined, broken)
+	s.judgePrograms(broken)
 }
 
 // withEvidence returns the cases of build with evidence.

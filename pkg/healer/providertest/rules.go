@@ -17,10 +17,10 @@ var (
 	statuses  = []healer.Status{healer.Degraded, healer.Inaccessible, healer.DataLoss}
 )
 
-// judgeConditions returns how conditions break what messages, logs and the engine need.
-func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []string) {
+// judgeConditions reports how conditions break what messages, logs and the engine need.
+func judgeConditions(c healer.Case, conditions []healer.Condition, broken report) {
 	for _, cond := range conditions {
-		bad := func(rule string) { broken = append(broken, fmt.Sprintf("condition %+v: %s", cond, rule)) }
+		bad := func(rule string) { broken("condition %+v: %s", cond, rule) }
 		_, known := c.MountPoint(cond.MountPoint)
 		switch {
 		case !slices.Contains(statuses, cond.Status):
@@ -39,16 +39,13 @@ func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []str
 			bad("its advice may delete a pod, and stands beside advice to save files first")
 		}
 	}
-	return broken
 }
 
-// judgeSteps returns how steps break what the engine relies on.
-func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
+// judgeSteps reports how steps break what the engine relies on.
+func judgeSteps(c healer.Case, steps []healer.Step, broken report) {
 	seen := map[string]bool{}
 	for _, s := range steps {
-		bad := func(rule string) {
-			broken = append(broken, fmt.Sprintf("step %q at %q: %s", s.Name, s.MountPoint.Path, rule))
-		}
+		bad := func(rule string) { broken("step %q at %q: %s", s.Name, s.MountPoint.Path, rule) }
 		key := s.Name + "\x00" + s.MountPoint.Path
 		_, known := c.MountPoint(s.MountPoint.Path)
 		_, proven := c.Superblocks[s.Source]
@@ -74,7 +71,6 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 		}
 		seen[key] = true
 	}
-	return broken
 }
 
 // maxSentence is the longest text of a condition or step, in bytes.
@@ -101,21 +97,23 @@ func sentence(s string) string {
 	}
 }
 
-// judgeFault returns whether the reason that names a case is not found in it, and which
-// acute conditions no step is for.
-func (s suite) judgeFault(name string, build func() healer.Case) (broken []string) {
-	f, _ := s.Examine(prepared(build))
+// judgeSick reports whether the reason that names a case is not found in it, and which acute
+// conditions no step is for.
+func (s suite) judgeSick(name string, build func() healer.Case, broken report) {
+	f := s.finding(build, broken)
+	if len(f.Conditions) == 0 {
+		broken("a sick case has no condition")
+	}
 	named := func(c healer.Condition) bool { return string(c.Reason) == name }
 	if camelCase.MatchString(name) && !slices.ContainsFunc(f.Conditions, named) {
-		broken = append(broken, fmt.Sprintf("%s is not found, but %+v", name, f.Conditions))
+		broken("%s is not found, but %+v", name, f.Conditions)
 	}
 	for _, cond := range f.Conditions {
 		heals := func(step healer.Step) bool {
 			return step.MountPoint.Path == cond.MountPoint && step.CanHeal(cond.Reason)
 		}
 		if cond.Acute && !slices.ContainsFunc(f.Steps, heals) {
-			broken = append(broken, fmt.Sprintf("%s at %s is acute, and no step there heals it or is refused with a reason", cond.Reason, cond.MountPoint))
+			broken("%s at %s is acute, and no step there heals it or is refused with a reason", cond.Reason, cond.MountPoint)
 		}
 	}
-	return broken
 }

@@ -26,67 +26,59 @@ var errGuard = errors.New("the mount point is no longer wanted")
 
 // judgeRuns runs each step that may run: with a guard that fails, twice with one that
 // does not, and with tools that do not answer.
-func (s suite) judgeRuns(build func() healer.Case) (broken []string) {
+func (s suite) judgeRuns(build func() healer.Case, broken report) {
 	f, _ := s.Examine(prepared(build))
 	for _, step := range f.Steps {
 		if step.Refused != "" || step.Run == nil && step.RunBatch == nil {
 			continue
 		}
 		if s.Acts == nil && s.Tools == nil {
-			return append(broken, "a step is offered, and neither Cases.Acts nor Cases.Tools tells what it does")
+			broken("a step is offered, and neither Cases.Acts nor Cases.Tools tells what it does")
+			return
 		}
-		for _, rule := range slices.Concat(s.runUnwanted(step), s.runTwice(step), s.runUnanswered(step)) {
-			broken = append(broken, fmt.Sprintf("step %q at %q %s", step.Name, step.MountPoint.Path, rule))
+		ofStep := func(format string, args ...any) {
+			broken("step %q at %q %s", step.Name, step.MountPoint.Path, fmt.Sprintf(format, args...))
+		}
+		s.runUnwanted(step, ofStep)
+		s.runTwice(step, ofStep)
+		if s.Tools != nil && !s.returns(silent, func() { _ = run(brief, step, func(context.Context) error { return nil }) }) {
+			ofStep("does not return by its deadline when the tools do not answer")
 		}
 	}
-	return append(broken, s.judgePrograms()...)
+	s.judgePrograms(broken)
 }
 
-func (s suite) runUnwanted(step healer.Step) (broken []string) {
+func (s suite) runUnwanted(step healer.Step, broken report) {
 	before := s.acts()
 	err := run(patience, step, func(context.Context) error { return errGuard })
 	if err == nil {
-		broken = append(broken, "succeeds although the guard fails")
+		broken("succeeds although the guard fails")
 	}
 	if s.acts() != before {
-		broken = append(broken, "acts although the guard fails")
+		broken("acts although the guard fails")
 	}
 	if leaks(err) {
-		broken = append(broken, "quotes a secret in its error")
+		broken("quotes a secret in its error")
 	}
-	return broken
 }
 
-func (s suite) runTwice(step healer.Step) (broken []string) {
+func (s suite) runTwice(step healer.Step, broken report) {
 	before := s.acts()
-	for i := range 2 {
+	for _, which := range []string{"first", "again"} {
 		asked := false
 		err := run(patience, step, func(context.Context) error { asked = true; return nil })
 		switch {
 		case leaks(err):
-			broken = append(broken, "quotes a secret in its error")
+			broken("quotes a secret in its error")
 		case errors.Is(err, healer.ErrRefused):
 		case err != nil:
-			broken = append(broken, fmt.Sprintf("fails when it runs %s: %v", [...]string{"first", "again"}[i], err))
+			broken("fails when it runs %s: %v", which, err)
 		case !asked:
-			broken = append(broken, "does not ask the guard")
+			broken("does not ask the guard")
 		case s.acts() == before:
-			broken = append(broken, "does nothing that Cases.Acts or Cases.Tools sees")
+			broken("does nothing that Cases.Acts or Cases.Tools sees")
 		}
 	}
-	return broken
-}
-
-func (s suite) runUnanswered(step healer.Step) (broken []string) {
-	if s.Tools == nil {
-		return nil
-	}
-	s.Tools.behave(silent)
-	defer s.Tools.behave(asGiven)
-	if !returns(func() { _ = run(brief, step, func(context.Context) error { return nil }) }) {
-		broken = append(broken, "does not return by its deadline when the tools do not answer")
-	}
-	return broken
 }
 
 // run runs a step within a time.
@@ -99,19 +91,31 @@ func run(limit time.Duration, step healer.Step, revalidate func(context.Context)
 	return errors.Join(step.RunBatch(ctx, []healer.Step{step}, []func(context.Context) error{revalidate})...)
 }
 
+// returns reports whether a call whose deadline is brief returns in time with tools that behave in
+// one way meanwhile.
+func (s suite) returns(how conduct, call func()) bool {
+	if s.Tools != nil {
+		s.Tools.behave(how)
+		defer s.Tools.behave(asGiven)
+	}
+	return returns(call)
+}
+
 // returns reports whether a call whose deadline is brief returns in time, in one of its tries. One that
 // does not return may go on for ever. It panics as the call does.
 func returns(call func()) bool {
 	for range tries {
 		began := time.Now()
-		returned := make(chan []string, 1)
+		panicked := make(chan string, 1)
 		go func() {
-			returned <- recovered(func() []string { call(); return nil })
+			defer close(panicked)
+			defer recovered(func(format string, args ...any) { panicked <- fmt.Sprintf(format, args...) })
+			call()
 		}()
 		select {
-		case panicked := <-returned:
-			if panicked != nil {
-				panic(panicked[0])
+		case how, did := <-panicked:
+			if did {
+				panic(how)
 			}
 			if time.Since(began) <= brief+grace {
 				return true
@@ -131,15 +135,14 @@ func (s suite) acts() int {
 	return len(s.Tools.Ran())
 }
 
-// judgePrograms returns which programs got a secret where others can read it.
-func (s suite) judgePrograms() (broken []string) {
+// judgePrograms reports which programs got a secret where others can read it.
+func (s suite) judgePrograms(broken report) {
 	if s.Tools == nil {
-		return nil
+		return
 	}
 	for _, p := range s.Tools.Ran() {
 		if strings.Contains(strings.Join(slices.Concat(p.Args, p.Env), "\x00"), secret) {
-			broken = append(broken, fmt.Sprintf("%s gets a secret in its arguments or environment", p.Path))
+			broken("%s gets a secret in its arguments or environment", p.Path)
 		}
 	}
-	return broken
 }

@@ -8,7 +8,6 @@ package providertest
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"runtime/debug"
@@ -39,11 +38,7 @@ func Run(t *testing.T, p healer.Provider, cases Cases) {
 	t.Helper()
 	rules := suite{p, cases}.rules()
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
-		t.Run(name, func(t *testing.T) {
-			for _, broken := range rules[name]() {
-				t.Error(broken)
-			}
-		})
+		t.Run(name, func(t *testing.T) { rules[name](t.Errorf) })
 	}
 }
 
@@ -53,30 +48,40 @@ type suite struct {
 	Cases
 }
 
-// rules returns what is to be checked, by name. Each check returns how the provider
-// breaks the contract.
-func (s suite) rules() map[string]func() []string {
-	all := map[string]func() []string{
-		"healthy": func() []string { return append(s.violations(s.Healthy), s.expect(s.Healthy, false)...) },
+// report is told how a provider breaks the contract, as testing.T.Errorf is.
+type report = func(format string, args ...any)
+
+// rules returns what is to be checked, by name.
+func (s suite) rules() map[string]func(report) {
+	all := map[string]func(report){
+		"healthy": func(broken report) {
+			s.judge(s.Healthy, broken)
+			s.judgeHealthy(s.Healthy, broken)
+		},
 	}
 	for name, build := range s.Sick {
-		all["sick/"+name] = func() []string {
-			return slices.Concat(s.violations(build), s.expect(build, true), s.judgeFault(name, build), s.judgeRuns(build))
+		all["sick/"+name] = func(broken report) {
+			s.judge(build, broken)
+			s.judgeSick(name, build, broken)
+			s.judgeRuns(build, broken)
 		}
 	}
 	for name, spoil := range odd() {
-		all["odd/"+name] = func() []string { return s.violations(spoiled(s.Healthy, spoil)) }
+		all["odd/"+name] = func(broken report) { s.judge(spoiled(s.Healthy, spoil), broken) }
 	}
 	for sick, build := range s.Sick {
 		for name, spoil := range oddWhenSick() {
-			all["sick/"+sick+"/"+name] = func() []string { return s.violations(spoiled(build, spoil)) }
+			all["sick/"+sick+"/"+name] = func(broken report) { s.judge(spoiled(build, spoil), broken) }
 		}
 	}
 	if p, asks := s.Provider.(healer.Collector); asks {
 		maps.Copy(all, s.collections(p))
 	}
 	for name, check := range all {
-		all[name] = func() []string { return recovered(check) }
+		all[name] = func(broken report) {
+			defer recovered(broken)
+			check(broken)
+		}
 	}
 	return all
 }
@@ -90,15 +95,11 @@ func spoiled(build func() healer.Case, spoil Change) func() healer.Case {
 	}
 }
 
-// recovered returns what a check finds. A panic of the provider is a finding, and the
-// other checks go on.
-func recovered(check func() []string) (broken []string) {
-	defer func() {
-		if p := recover(); p != nil {
-			broken = append(broken, fmt.Sprintf("panics: %v\n%s", p, debug.Stack()))
-		}
-	}()
-	return check()
+// recovered reports a panic of the provider, for a defer: the other checks go on.
+func recovered(broken report) {
+	if p := recover(); p != nil {
+		broken("panics: %v\n%s", p, debug.Stack())
+	}
 }
 
 // secret is in every case where a provider might quote it.
@@ -112,11 +113,8 @@ func prepared(build func() healer.Case) healer.Case {
 		secrets[key] = secret
 	}
 	c.Volume.Secrets = secrets
-	context := maps.Clone(c.Volume.Context)
-	if context == nil {
-		context = healer.Secrets{}
-	}
-	context[secret] = secret
+	context := healer.Secrets{secret: secret}
+	maps.Copy(context, c.Volume.Context)
 	c.Volume.Context = context
 	for _, mountPoint := range c.MountPoints {
 		for i := range mountPoint.Stack {
@@ -126,29 +124,29 @@ func prepared(build func() healer.Case) healer.Case {
 	return c
 }
 
-// violations returns how a provider breaks the contract on a case.
-func (s suite) violations(build func() healer.Case) (broken []string) {
+// judge reports how a provider breaks the contract on any case.
+func (s suite) judge(build func() healer.Case, broken report) {
 	c, again := prepared(build), prepared(build)
 	used := s.used()
 	first, err := s.Examine(c)
 	second, err2 := s.Examine(again)
 	if s.used() != used {
-		broken = append(broken, "Examine used the tools, or changed something")
+		broken("Examine used the tools, or changed something")
 	}
 	if !reflect.DeepEqual(c, prepared(build)) {
-		broken = append(broken, "Examine changed the case")
+		broken("Examine changed the case")
 	}
 	if !reflect.DeepEqual(plain(first), plain(second)) || (err == nil) != (err2 == nil) {
-		broken = append(broken, "two findings of one case differ")
+		broken("two findings of one case differ")
 	}
 	if leaks(err) {
-		broken = append(broken, "the error of Examine quotes a secret")
+		broken("the error of Examine quotes a secret")
 	}
 	if !first.Mine && len(first.Conditions)+len(first.Steps) > 0 {
-		broken = append(broken, "a case that is not the provider's has findings")
+		broken("a case that is not the provider's has findings")
 	}
-	broken = append(broken, judgeConditions(c, first.Conditions)...)
-	return append(broken, judgeSteps(c, first.Steps)...)
+	judgeConditions(c, first.Conditions, broken)
+	judgeSteps(c, first.Steps, broken)
 }
 
 // used counts what the provider did to the node, questions included.
@@ -163,20 +161,21 @@ func (s suite) used() int {
 	return used
 }
 
-// expect returns whether a case that is the provider's is not taken for what it is.
-func (s suite) expect(build func() healer.Case, sick bool) []string {
+// finding returns what a provider says of a case that is its own.
+func (s suite) finding(build func() healer.Case, broken report) healer.Finding {
 	f, err := s.Examine(prepared(build))
 	switch {
 	case err != nil:
-		return []string{fmt.Sprintf("Examine fails: %v", err)}
+		broken("Examine fails: %v", err)
 	case !f.Mine:
-		return []string{"Finding.Mine is false: the case is not the provider's"}
-	case !sick && len(f.Conditions) > 0:
-		return []string{fmt.Sprintf("a healthy case has conditions %+v", f.Conditions)}
-	case sick && len(f.Conditions) == 0:
-		return []string{"a sick case has no condition"}
-	default:
-		return nil
+		broken("Finding.Mine is false: the case is not the provider's")
+	}
+	return f
+}
+
+func (s suite) judgeHealthy(build func() healer.Case, broken report) {
+	if f := s.finding(build, broken); len(f.Conditions) > 0 {
+		broken("a healthy case has conditions %+v", f.Conditions)
 	}
 }
 
