@@ -14,9 +14,6 @@ func (s suite) collections(p healer.Collector) map[string]func(report) {
 	all := map[string]func(report){
 		"collect/healthy": func(broken report) { s.collectHealthy(p, broken) },
 	}
-	for name, spoil := range odd() {
-		all["collect/odd/"+name] = func(broken report) { s.collect(p, spoiled(s.Healthy, spoil), asGiven, broken) }
-	}
 	cases := map[string]func() healer.Case{"healthy": s.Healthy}
 	maps.Copy(cases, s.Sick)
 	for name, build := range cases {

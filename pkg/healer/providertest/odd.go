@@ -2,7 +2,6 @@ package providertest
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -15,58 +14,11 @@ import (
 
 // odd are changes that make unusual cases of another one. A provider may say of them
 // what it likes, as long as it keeps the contract.
-func odd() map[string]Change {
-	all := map[string]Change{}
-	for _, subject := range []map[string]Change{oddCases, oddMountPoints, oddSuperblocks, oddAnswers, oddDevices, oddNames} {
-		maps.Copy(all, subject)
-	}
-	return all
-}
-
-// oddWhenSick are those that can spoil a sick case, too: in the others there is nothing
-// left that could be sick, or nothing that a step could act on.
-func oddWhenSick() map[string]Change {
-	all := odd()
-	for name := range oddMountPoints {
-		delete(all, name)
-	}
-	for _, name := range []string{"zero", "no record, no mounts", "no superblocks", "no names at all"} {
-		delete(all, name)
-	}
-	return all
-}
-
-func answer(a facts.Answer) Change {
-	return func(c *healer.Case) { eachSuperblock(c, func(sb *healer.Superblock) { sb.Answer = a }) }
-}
-
-func write(w facts.Write) Change {
-	return func(c *healer.Case) { eachSuperblock(c, func(sb *healer.Superblock) { sb.Write = w }) }
-}
-
-func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
-	for i := range c.MountPoints {
-		change(&c.MountPoints[i])
-	}
-}
-
-func eachSuperblock(c *healer.Case, change func(*healer.Superblock)) {
-	for dev, sb := range c.Superblocks {
-		change(&sb)
-		c.Superblocks[dev] = sb
-	}
-}
-
-var oddCases = map[string]Change{
-	"zero":                   func(c *healer.Case) { *c = healer.Case{} },
+var odd = map[string]Change{
 	"block":                  func(c *healer.Case) { c.Block = true },
 	"no evidence":            func(c *healer.Case) { c.Evidence = nil },
 	"no record":              Unrecorded(),
 	"record of another boot": func(c *healer.Case) { c.BootID = "another" },
-	"no record, no mounts": func(c *healer.Case) {
-		Unrecorded()(c)
-		eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil })
-	},
 	"empty record": func(c *healer.Case) {
 		Unrecorded()(c)
 		c.Record = &healer.Record{}
@@ -76,30 +28,8 @@ var oddCases = map[string]Change{
 			c.Found = append(c.Found, healer.Condition{Status: healer.DataLoss, Reason: "Odd", MountPoint: p.Path, Superblock: p.Dev(), Message: "m", Advice: "a"})
 		}
 	},
-}
 
-var oddMountPoints = map[string]Change{
-	"no mount points":             func(c *healer.Case) { c.MountPoints = nil },
-	"mount points without a path": func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { *p = healer.MountPoint{} }) },
-	"nothing mounted":             func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil }) },
-	"not inspected":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = facts.PathInfo{} }) },
-	"unknown roles":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Role = "odd" }) },
-	"huge stacks": func(c *healer.Case) {
-		eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = slices.Repeat(p.Stack, 1000) })
-	},
-	"many mount points": func(c *healer.Case) {
-		for i := range 100 {
-			for _, p := range c.MountPoints[:min(2, len(c.MountPoints))] {
-				p.Path = fmt.Sprint(p.Path, i)
-				p.Stack = slices.Clone(p.Stack)
-				c.MountPoints = append(c.MountPoints, p)
-			}
-		}
-	},
-}
-
-// oddNames may come from an attacker: names on a disk, and those that a daemon chooses.
-var oddNames = map[string]Change{
+	// Names that may come from an attacker: on a disk, and those that a daemon chooses.
 	"names that fool a reader": func(c *healer.Case) {
 		const name = "x\n\x1b[2Jhealthy."
 		eachSuperblock(c, func(sb *healer.Superblock) {
@@ -122,23 +52,7 @@ var oddNames = map[string]Change{
 			}
 		})
 	},
-	"no names at all": func(c *healer.Case) {
-		c.Volume, c.Driver, c.BootID = healer.Volume{}, "", ""
-		eachMountPoint(c, func(p *healer.MountPoint) {
-			for i := range p.Stack {
-				p.Stack[i] = facts.Mount{}
-			}
-		})
-	},
-}
 
-var (
-	longAgo = time.Unix(1e9, 0)
-	denied  = facts.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}
-)
-
-var oddSuperblocks = map[string]Change{
-	"no superblocks":      func(c *healer.Case) { c.Superblocks = nil },
 	"empty superblocks":   Superblock(func(sb *healer.Superblock) { *sb = healer.Superblock{} }),
 	"an upper of its own": Superblock(func(sb *healer.Superblock) { sb.Upper = &healer.Superblock{Shutdown: true} }),
 	"nothing left": Superblock(func(sb *healer.Superblock) {
@@ -153,9 +67,7 @@ var oddSuperblocks = map[string]Change{
 			sb.Errors = &facts.FilesystemErrors{Count: 1, LastTime: time.Unix(math.MaxUint32, 0)}
 		})
 	},
-}
 
-var oddAnswers = map[string]Change{
 	"not asked":                 answer(facts.Answer{}),
 	"silent":                    answer(facts.Answer{Asked: true, TimedOut: true}),
 	"stuck":                     answer(facts.Answer{Asked: true, TimedOut: true, Stuck: true}),
@@ -170,9 +82,7 @@ var oddAnswers = map[string]Change{
 	"a write that fails":        write(facts.Write{Answer: facts.Answer{Asked: true, Op: "write", Errno: syscall.EIO}}),
 	"a write to what is full":   write(facts.Write{Answer: facts.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}, Unable: true}),
 	"a write that is forbidden": write(facts.Write{Forbidden: "it is not wanted"}),
-}
 
-var oddDevices = map[string]Change{
 	"no device":   Superblock(func(sb *healer.Superblock) { sb.Device = nil }),
 	"device gone": Superblock(func(sb *healer.Superblock) { sb.Device = &facts.BlockDevice{Missing: true} }),
 	"a device of which nothing is known": Superblock(func(sb *healer.Superblock) {
@@ -185,4 +95,66 @@ var oddDevices = map[string]Change{
 			DeadPaths: slices.Repeat([]string{strings.Repeat("x", 32) + " failed"}, 1000),
 		}
 	}),
+}
+
+// oddAlone leave nothing that could be sick, or nothing that a step could act on: they are not tried
+// on sick cases.
+var oddAlone = map[string]Change{
+	"zero": func(c *healer.Case) { *c = healer.Case{} },
+	"no record, no mounts": func(c *healer.Case) {
+		Unrecorded()(c)
+		eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil })
+	},
+	"no superblocks": func(c *healer.Case) { c.Superblocks = nil },
+	"no names at all": func(c *healer.Case) {
+		c.Volume, c.Driver, c.BootID = healer.Volume{}, "", ""
+		eachMountPoint(c, func(p *healer.MountPoint) {
+			for i := range p.Stack {
+				p.Stack[i] = facts.Mount{}
+			}
+		})
+	},
+	"no mount points":             func(c *healer.Case) { c.MountPoints = nil },
+	"mount points without a path": func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { *p = healer.MountPoint{} }) },
+	"nothing mounted":             func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil }) },
+	"not inspected":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = facts.PathInfo{} }) },
+	"unknown roles":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Role = "odd" }) },
+	"huge stacks": func(c *healer.Case) {
+		eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = slices.Repeat(p.Stack, 1000) })
+	},
+	"many mount points": func(c *healer.Case) {
+		for i := range 100 {
+			for _, p := range c.MountPoints[:min(2, len(c.MountPoints))] {
+				p.Path = fmt.Sprint(p.Path, i)
+				p.Stack = slices.Clone(p.Stack)
+				c.MountPoints = append(c.MountPoints, p)
+			}
+		}
+	},
+}
+
+var (
+	longAgo = time.Unix(1e9, 0)
+	denied  = facts.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}
+)
+
+func answer(a facts.Answer) Change {
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *healer.Superblock) { sb.Answer = a }) }
+}
+
+func write(w facts.Write) Change {
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *healer.Superblock) { sb.Write = w }) }
+}
+
+func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
+	for i := range c.MountPoints {
+		change(&c.MountPoints[i])
+	}
+}
+
+func eachSuperblock(c *healer.Case, change func(*healer.Superblock)) {
+	for dev, sb := range c.Superblocks {
+		change(&sb)
+		c.Superblocks[dev] = sb
+	}
 }

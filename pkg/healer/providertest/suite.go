@@ -66,16 +66,23 @@ func (s suite) rules() map[string]func(report) {
 			s.judgeRuns(build, broken)
 		}
 	}
-	for name, spoil := range odd() {
-		all["odd/"+name] = func(broken report) { s.judge(spoiled(s.Healthy, spoil), broken) }
+	asks, _ := s.Provider.(healer.Collector)
+	for _, changes := range []map[string]Change{odd, oddAlone} {
+		for name, spoil := range changes {
+			build := spoiled(s.Healthy, spoil)
+			all["odd/"+name] = func(broken report) { s.judge(build, broken) }
+			if asks != nil {
+				all["collect/odd/"+name] = func(broken report) { s.collect(asks, build, asGiven, broken) }
+			}
+		}
 	}
 	for sick, build := range s.Sick {
-		for name, spoil := range oddWhenSick() {
+		for name, spoil := range odd {
 			all["sick/"+sick+"/"+name] = func(broken report) { s.judge(spoiled(build, spoil), broken) }
 		}
 	}
-	if p, asks := s.Provider.(healer.Collector); asks {
-		maps.Copy(all, s.collections(p))
+	if asks != nil {
+		maps.Copy(all, s.collections(asks))
 	}
 	for name, check := range all {
 		all[name] = func(broken report) {
