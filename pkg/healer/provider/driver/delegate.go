@@ -23,7 +23,7 @@ const StepDelegate = "delegate"
 // NodeHealer can tell that it has ended.
 func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string, within time.Duration) (socket string, pid int, err error) {
 	socket = addonsSocket(csiSocket)
-	if _, atWork := p.atWorkSince(c); atWork {
+	if p.Excludes(c) != "" {
 		p.memory.cache.Remove(silent{socket: socket})
 	} else if p.memory.silent(csiSocket, "") {
 		return "", 0, errors.New("it does not answer on its CSI socket")

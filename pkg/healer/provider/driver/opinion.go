@@ -88,11 +88,19 @@ func firstMounted(c healer.Case) (healer.MountPoint, bool) {
 	return c.MountPoints[i], true
 }
 
-// ask asks in the newest way that the driver offers.
+// ask asks in the newest way that the driver offers, once it has named itself. What a process offers
+// that can be seen is asked once in a while, and not in each check.
 func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, socket string) (status healer.Status, text string, err error) {
-	offered, err := p.capabilities(ctx, conn, socket)
-	if err != nil {
-		return "", "", err
+	key := process{conn.driver, socket, conn.pid}
+	known, _ := p.memory.cache.Get(key)
+	offered, kept := known.([]csi.NodeServiceCapability_RPC_Type)
+	if !kept {
+		if offered, err = conn.introduce(ctx); err != nil {
+			return "", "", err
+		}
+		if conn.pid != 0 { // a process that cannot be seen may be another one the next time
+			p.memory.cache.Add(key, offered, knownFor)
+		}
 	}
 	switch {
 	case slices.Contains(offered, csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH):
@@ -101,20 +109,6 @@ func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, soc
 		return p.askStats(ctx, c, conn)
 	}
 	return "", "", errors.New("it offers neither GET_VOLUME_HEALTH nor VOLUME_CONDITION")
-}
-
-// capabilities returns what the driver offers on the node, once it has named itself. For
-// each process that can be seen it is asked once in a while, and not in each check.
-func (p *Provider) capabilities(ctx context.Context, conn *connection, socket string) (offered []csi.NodeServiceCapability_RPC_Type, err error) {
-	key := process{conn.driver, socket, conn.pid}
-	if known, kept := p.memory.cache.Get(key); kept {
-		return known.([]csi.NodeServiceCapability_RPC_Type), nil
-	}
-	offered, err = conn.introduce(ctx)
-	if err == nil && conn.pid != 0 { // a process that cannot be seen may be another one the next time
-		p.memory.cache.Add(key, offered, knownFor)
-	}
-	return offered, err
 }
 
 // introduce has the driver name itself, and returns what it offers on the node.

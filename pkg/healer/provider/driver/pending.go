@@ -17,17 +17,6 @@ func (p *Provider) atWork(c healer.Case, row healer.PendingCall) bool {
 	return row.AtWork(c.Began, waitParts*p.cfg.StepTimeout)
 }
 
-// atWorkSince returns since when the driver may have been at work on the volume; false: it
-// is not.
-func (p *Provider) atWorkSince(c healer.Case) (since time.Time, is bool) {
-	for _, cost := range []healer.Cost{healer.Delegate, healer.Restage} {
-		if row := pendingCall(c, cost); p.atWork(c, row) {
-			return c.BootTime.Add(row.First), true
-		}
-	}
-	return since, false
-}
-
 // pendingCall returns the calls on which the process that listens now may be at work.
 func pendingCall(c healer.Case, cost healer.Cost) healer.PendingCall {
 	e, _ := c.Evidence[name].(Evidence)
@@ -55,11 +44,12 @@ func (p *Provider) tooSoon(c healer.Case) string {
 // Excludes implements healer.Excluder: a driver that did not say how it ended may still
 // change what a step of another provider would change, too.
 func (p *Provider) Excludes(c healer.Case) string {
-	since, is := p.atWorkSince(c)
-	if !is {
-		return ""
+	for _, cost := range []healer.Cost{healer.Delegate, healer.Restage} {
+		if row := pendingCall(c, cost); p.atWork(c, row) {
+			return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), c.BootTime.Add(row.First).UTC().Format(time.RFC3339))
+		}
 	}
-	return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), since.UTC().Format(time.RFC3339))
+	return ""
 }
 
 // driverError returns the error of a step that called the driver. Other steps of the call stop

@@ -82,7 +82,9 @@ type Evidence struct {
 // abnormal: it is evidence.
 func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
 	deadline, bounded := ctx.Deadline()
-	if !bounded || !fileName(c.Driver) || hangs(c) {
+	// The driver's name comes from a file, and is to be that of a directory.
+	named := strings.Trim(c.Driver, ".") != "" && len(c.Driver) <= maxName && !strings.ContainsAny(c.Driver, "/\x00")
+	if !bounded || !named || hangs(c) {
 		return nil, nil //nolint:nilnil // there is no evidence
 	}
 	each := time.Until(deadline) / parts
@@ -160,12 +162,6 @@ func (p *Provider) socket(driver string) string {
 // addonsSocket returns the socket of the CSI-Addons services, which lies beside the
 // other one by convention (csi-addons/kubernetes-csi-addons).
 func addonsSocket(socket string) string { return path.Join(path.Dir(socket), "csi-addons.sock") }
-
-// fileName reports whether a driver's name, which comes from a file, can be that of a
-// directory.
-func fileName(driver string) bool {
-	return strings.Trim(driver, ".") != "" && len(driver) <= maxName && !strings.ContainsAny(driver, "/\x00")
-}
 
 // forDriver returns a path as the driver knows it, which has kubelet's directory by its
 // usual name.

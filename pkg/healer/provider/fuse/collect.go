@@ -37,17 +37,20 @@ func (c connection) drains() bool { return c.after >= 0 && c.before > c.after }
 // Collect implements healer.Collector.
 func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
 	found := evidence{}
+	staged, _ := c.Staged()
 	for _, mp := range connections(c) {
 		dev := mp.Dev()
 		sb := c.Superblocks[dev]
 		if !sb.Answer.TimedOut {
 			p.silences.Remove(dev)
 		}
+		// The daemon of a superblock in whose place the driver has staged another one is not needed.
+		outlived := len(staged.Stack) > 0 && staged.Dev() != dev
 		var err error
 		switch {
 		case sb.Answer.TimedOut:
 			found[dev], err = p.askHung(ctx, c, mp)
-		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev), c.LookupFailed(sb.Lookup):
+		case facts.Disconnected(sb.Answer.Errno) && !outlived, c.LookupFailed(sb.Lookup):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
 			if p.inputs != nil && c.LookupFailed(sb.Lookup) {
@@ -64,13 +67,6 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		return nil, nil //nolint:nilnil // nothing is wrong; documented by healer.Collector
 	}
 	return found, nil
-}
-
-// outlived reports whether the driver has staged another superblock in the place of one:
-// its daemon is not needed any more.
-func outlived(c healer.Case, dev facts.Dev) bool {
-	staged, found := c.Staged()
-	return found && len(staged.Stack) > 0 && staged.Dev() != dev
 }
 
 func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPoint) (got connection, err error) {

@@ -33,10 +33,14 @@ type judgement struct {
 // with the mount.
 func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
-	switch {
-	case j.c.LookupFailed(j.sb.Lookup):
-		cond := j.one(healer.BackendUnreachable, j.adviceStorage(), "%s for a name that cannot exist: %s answers for its root from memory%s", j.lookup(), j.served(), j.server())
-		if j.sb.Lookup.Earlier {
+	switch l := j.sb.Lookup; {
+	case j.c.LookupFailed(l):
+		answer := facts.ErrnoName(l.Errno)
+		if l.TimedOut {
+			answer = fmt.Sprintf("no answer within %s", l.Within)
+		}
+		cond := j.one(healer.BackendUnreachable, j.adviceStorage(), "%s for a name that cannot exist: %s answers for its root from memory%s", answer, j.served(), j.server())
+		if l.Earlier {
 			// It may be over: a volume that is in use all the time cannot be asked again, and
 			// is not to be kept from its other mount points for that.
 			cond.Status = healer.Degraded
@@ -68,14 +72,6 @@ func (j judgement) adviceStorage() string {
 		}
 	}
 	return adviceStorage
-}
-
-// lookup returns what a daemon answers for a name that cannot exist.
-func (j judgement) lookup() string {
-	if l := j.sb.Lookup; l.TimedOut {
-		return fmt.Sprintf("no answer within %s", l.Within)
-	}
-	return facts.ErrnoName(j.sb.Lookup.Errno)
 }
 
 func (j judgement) one(r healer.Reason, advice, format string, args ...any) healer.Condition {

@@ -40,7 +40,16 @@ func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 			return found
 		}
 	}
-	return slices.Concat(ev.frozen(), ev.readOnly(), ev.errorsRose(), ev.deviceWeak(), ev.full(), ev.late())
+	var frozen, late []healer.Condition
+	a := ev.sb.Answer
+	if a.Frozen { // backups freeze a filesystem for seconds, and readers do not notice
+		frozen = ev.one(healer.Degraded, healer.Frozen, adviceThaw, "reads succeed, and writers wait for a thaw%s", in(a.Waits))
+	}
+	if a.Late >= lateAnswers {
+		late = ev.one(healer.Degraded, healer.SlowResponse, adviceSlow,
+			"it answered each time, and late %d times in a row, now after %s", a.Late, a.Elapsed.Round(time.Millisecond))
+	}
+	return slices.Concat(frozen, ev.readOnly(), ev.errorsRose(), ev.deviceWeak(), ev.full(), late)
 }
 
 // evaluator judges one superblock at one mount point.
@@ -111,15 +120,6 @@ func in(waits []string) string {
 		return ""
 	}
 	return "; the kernel waits in " + waits[0]
-}
-
-// frozen reports a filesystem that blocks its writers. Backups freeze one for seconds,
-// and readers do not notice.
-func (ev evaluator) frozen() []healer.Condition {
-	if !ev.sb.Answer.Frozen {
-		return nil
-	}
-	return ev.one(healer.Degraded, healer.Frozen, adviceThaw, "reads succeed, and writers wait for a thaw%s", in(ev.sb.Answer.Waits))
 }
 
 // adviceFailed is for the reasons of errnos.
@@ -206,14 +206,6 @@ func (ev evaluator) full() []healer.Condition {
 		found = append(found, ev.one(healer.Degraded, healer.OutOfInodes, adviceSpace, "no inode of %d is left", s.Files)...)
 	}
 	return found
-}
-
-func (ev evaluator) late() []healer.Condition {
-	if ev.sb.Answer.Late < lateAnswers {
-		return nil
-	}
-	return ev.one(healer.Degraded, healer.SlowResponse, adviceSlow,
-		"it answered each time, and late %d times in a row, now after %s", ev.sb.Answer.Late, ev.sb.Answer.Elapsed.Round(time.Millisecond))
 }
 
 // meantWritable reports whether the volume should be writable at any mount point.
