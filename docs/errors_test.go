@@ -156,16 +156,18 @@ func driverTable() string {
 	table := "| code | tier | type | afterwards |\n|---|---|---|---|\n"
 	var rows [][2]string
 	for _, r := range driver.Rows() {
-		afterwards := ""
-		switch {
-		case r.Pending():
-			afterwards = "stops"
-		case r.Code == codes.Unimplemented:
-			afterwards = "remembered"
-		case r.Code == codes.Unauthenticated:
-			afterwards = "passed on"
+		for _, code := range r.Codes {
+			afterwards := ""
+			switch {
+			case r.Pending():
+				afterwards = "stops"
+			case code == codes.Unimplemented:
+				afterwards = "remembered"
+			case code == codes.Unauthenticated:
+				afterwards = "passed on"
+			}
+			rows = append(rows, [2]string{rpccode.Code(code).String(), fmt.Sprintf("%s | %s | %s", r.Class.Tier, r.Class.Type, afterwards)})
 		}
-		rows = append(rows, [2]string{r.Name, fmt.Sprintf("%s | %s | %s", r.Class.Tier, r.Class.Type, afterwards)})
 	}
 	return table + joined(rows)
 }

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -113,11 +111,7 @@ func (c *connection) call(ctx context.Context, method string, req, resp proto.Me
 	if err == nil {
 		return nil
 	}
-	said := status.Convert(err)
-	e := &callError{
-		method: path.Base(method), row: rowOf(said.Code()), text: clean(said.Message(), maxText),
-		inProgress: strings.Contains(strings.ToLower(said.Message()), "operation in progress"),
-	}
+	e := newCallError(method, status.Convert(err))
 	if c.secret {
 		e.text = string(e.row.Class.Tier) + "; " + adviceDriver
 	}

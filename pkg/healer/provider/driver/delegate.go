@@ -109,30 +109,13 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	}, resp)
 	e := (*callError)(nil)
 	switch {
-	case errors.As(err, &e):
-		if e.row.Code == codes.Unimplemented {
-			p.memory.cache.Add(withoutHealer{socket, conn.pid}, true, withoutFor)
-		}
-		return p.engineError(c, healer.Delegate, conn.pid, e, with)
+	case errors.As(err, &e) && e.code == codes.Unimplemented:
+		p.memory.cache.Add(withoutHealer{socket, conn.pid}, true, withoutFor)
+	case err != nil:
 	case resp.GetAbnormal() && conn.secret:
 		err = fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)
 	case resp.GetAbnormal():
 		err = errors.New(says(c.Driver) + clean(resp.GetMessage(), maxText))
 	}
-	if err != nil {
-		return p.driverError(c, healer.Delegate, conn.pid, err)
-	}
-	return nil
-}
-
-// engineError returns what a driver's error is for the engine. Only a caller whose secrets
-// count can send others.
-func (p *Provider) engineError(c healer.Case, cost healer.Cost, pid int, e *callError, with healer.StageRequest) error {
-	switch refused := e.row.Code == codes.Unauthenticated; {
-	case refused && !with.Called && cost == healer.Delegate:
-		return p.driverError(c, cost, pid, fmt.Errorf("%w; no secrets are sent with it in a cluster", e))
-	case refused && with.Called:
-		return &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: p.driverError(c, cost, pid, e)}
-	}
-	return p.driverError(c, cost, pid, e)
+	return p.driverError(c, healer.Delegate, conn.pid, with, err)
 }

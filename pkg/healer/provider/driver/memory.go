@@ -75,7 +75,7 @@ var ofVolume = []string{path.Base(csi.Node_NodeGetVolumeHealth_FullMethodName), 
 func (m memory) note(socket, volume string, err error) {
 	e := (*callError)(nil)
 	switch {
-	case !errors.As(err, &e), e.row.Code != codes.DeadlineExceeded:
+	case !errors.As(err, &e), e.code != codes.DeadlineExceeded:
 	case slices.Contains(ofVolume, e.method):
 		m.cache.Add(silent{socket, volume}, true, silentFor)
 	default:

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -52,16 +54,28 @@ func (p *Provider) Excludes(c healer.Case) string {
 	return ""
 }
 
-// driverError returns the error of a step that called the driver. Other steps of the call stop
-// where the driver may still be at work.
-func (p *Provider) driverError(c healer.Case, cost healer.Cost, pid int, err error) error {
-	answer := &healer.DriverError{Err: err, PID: pid}
-	e := (*callError)(nil)
-	answer.Pending = errors.As(err, &e) && e.pending()
-	if answer.Pending && p.atWork(c, c.Pending(cost).With(pid, c.Began)) {
-		return pendingError{answer}
+// driverError returns the error of a step that called the driver; nil for nil. Other steps of the
+// call stop where the driver may still be at work. Only a caller whose secrets count can send
+// others.
+func (p *Provider) driverError(c healer.Case, cost healer.Cost, pid int, with healer.StageRequest, err error) error {
+	if err == nil {
+		return nil
 	}
-	return answer
+	e := (*callError)(nil)
+	said := errors.As(err, &e)
+	refused := said && e.code == codes.Unauthenticated
+	if refused && !with.Called && cost == healer.Delegate {
+		err = fmt.Errorf("%w; no secrets are sent with it in a cluster", err)
+	}
+	answer := &healer.DriverError{Err: err, PID: pid, Pending: said && e.pending()}
+	err = answer
+	if answer.Pending && p.atWork(c, c.Pending(cost).With(pid, c.Began)) {
+		err = pendingError{answer}
+	}
+	if refused && with.Called {
+		err = &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: err}
+	}
+	return err
 }
 
 // pendingError is that of a driver which may still be at work: no other step of the

@@ -168,7 +168,7 @@ func (s *staging) call(ctx context.Context, order healer.RestageOrder) error {
 	}
 	err := s.stage(ctx)
 	e := (*callError)(nil)
-	if s.bare || !errors.As(err, &e) || e.pending() || e.row.Code != codes.Internal && e.row.Code != codes.FailedPrecondition {
+	if s.bare || !errors.As(err, &e) || e.pending() || e.code != codes.Internal && e.code != codes.FailedPrecondition {
 		return err
 	}
 	// Its daemon may have been started all the same.
@@ -203,10 +203,7 @@ func (s *staging) stage(ctx context.Context) error {
 		return err
 	}
 	err := s.conn.call(ctx, csi.Node_NodeStageVolume_FullMethodName, s.request, new(csi.NodeStageVolumeResponse))
-	if e := (*callError)(nil); errors.As(err, &e) {
-		return s.engineError(s.c, healer.Restage, s.conn.pid, e, s.with)
-	}
-	return err
+	return s.driverError(s.c, healer.Restage, s.conn.pid, s.with, err)
 }
 
 // finishTimeout is how long it may take to find out what is at the staging path in the end.
@@ -234,9 +231,9 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	answered := err == nil
 	switch {
 	case answered && unwanted != nil:
-		unwanted = s.driverError(s.c, healer.Restage, s.conn.pid, unwanted)
+		unwanted = s.driverError(s.c, healer.Restage, s.conn.pid, s.with, unwanted)
 	case answered && (placed || !changed):
-		err = s.driverError(s.c, healer.Restage, s.conn.pid, errNoEffect)
+		err = s.driverError(s.c, healer.Restage, s.conn.pid, s.with, errNoEffect)
 	}
 	if unwanted != nil && changed && !silent {
 		return fmt.Errorf("%w: %w", healer.ErrNotWanted, unwanted)
