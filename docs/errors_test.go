@@ -97,7 +97,9 @@ func errnoTable() string {
 	table := "| errno | operation | filesystem | tier | type |\n|---|---|---|---|---|\n"
 	var rows [][2]string
 	for _, r := range healer.ErrnoRows() {
-		rows = append(rows, [2]string{unix.ErrnoName(r.Errno), fmt.Sprintf("%s | %s | %s | %s", cmp.Or(r.Op, "any"), cmp.Or(r.FSType, "any"), r.Class.Tier, r.Class.Type)})
+		for _, errno := range r.Errnos {
+			rows = append(rows, [2]string{unix.ErrnoName(errno), fmt.Sprintf("%s | %s | %s | %s", cmp.Or(r.Op, "any"), cmp.Or(r.FSType, "any"), r.Class.Tier, r.Class.Type)})
+		}
 	}
 	other := healer.Classify("", "", unix.EXDEV)
 	return table + joined(append(rows, [2]string{"any other", fmt.Sprintf("any | any | %s | %s", other.Tier, other.Type)}))

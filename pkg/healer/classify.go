@@ -14,9 +14,9 @@ import (
 // OpProbe is the operation name of a probe in the table.
 const OpProbe = "probe"
 
-// ErrnoRow is the class of an errno. An empty operation or filesystem matches all.
+// ErrnoRow is the class of some errnos. An empty operation or filesystem matches all.
 type ErrnoRow struct {
-	Errno  syscall.Errno
+	Errnos []syscall.Errno
 	Op     string
 	FSType string
 	Class  api.Class
@@ -29,31 +29,21 @@ func ErrnoRows() []ErrnoRow { return slices.Clone(errnoRows) }
 var errnoRows = []ErrnoRow{
 	// A refused probe is the storage's decision; a refused step of ours means that the
 	// healer lacks a privilege.
-	{syscall.EACCES, OpProbe, "", api.Class{Tier: api.Retriable, Type: api.TypePermission}},
-	{syscall.EPERM, OpProbe, "", api.Class{Tier: api.Retriable, Type: api.TypePermission}},
-	{syscall.EACCES, "", "", api.Class{Tier: api.Terminal, Type: api.TypePermission}},
-	{syscall.EPERM, "", "", api.Class{Tier: api.Terminal, Type: api.TypePermission}},
+	{[]syscall.Errno{syscall.EACCES, syscall.EPERM}, OpProbe, "", api.Class{Tier: api.Retriable, Type: api.TypePermission}},
+	{[]syscall.Errno{syscall.EACCES, syscall.EPERM}, "", "", api.Class{Tier: api.Terminal, Type: api.TypePermission}},
 	// ESTALE on NFS ends when the server exports the directory again.
-	{syscall.ESTALE, OpProbe, "nfs", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.ESTALE, OpProbe, "nfs4", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.ESTALE, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
-	{syscall.ENOTCONN, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
-	{syscall.EBUSY, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.EAGAIN, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.EINTR, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.ENOMEM, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.EMFILE, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.ENFILE, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{syscall.ETIMEDOUT, "", "", api.Class{Tier: api.Transient, Type: api.TypeTimeout}},
-	{syscall.ENOENT, "", "", api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
-	{syscall.ELOOP, "", "", api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
-	{syscall.EINVAL, "", "", api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
-	{syscall.ENOSYS, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
-	{syscall.EROFS, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
-	{syscall.EUCLEAN, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
-	{syscall.ENXIO, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
-	{syscall.ENODEV, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
-	{syscall.EIO, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
+	{[]syscall.Errno{syscall.ESTALE}, OpProbe, "nfs", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{[]syscall.Errno{syscall.ESTALE}, OpProbe, "nfs4", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{[]syscall.Errno{syscall.ESTALE, syscall.ENOTCONN, syscall.EIO}, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
+	{[]syscall.Errno{
+		syscall.EBUSY, syscall.EAGAIN, syscall.EINTR, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
+	}, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{[]syscall.Errno{syscall.ETIMEDOUT}, "", "", api.Class{Tier: api.Transient, Type: api.TypeTimeout}},
+	{[]syscall.Errno{syscall.ENOENT}, "", "", api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
+	{[]syscall.Errno{syscall.ELOOP, syscall.EINVAL}, "", "", api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
+	{[]syscall.Errno{
+		syscall.ENOSYS, syscall.EROFS, syscall.EUCLEAN, syscall.ENXIO, syscall.ENODEV,
+	}, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
 }
 
 // ErrnoName returns the name of the errno behind an error; empty where there is none.
@@ -119,7 +109,7 @@ func Classify(op, fsType string, err error) api.Class {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		for _, row := range errnoRows {
-			if row.Errno == errno && (row.Op == "" || row.Op == op) && (row.FSType == "" || row.FSType == fsType) {
+			if slices.Contains(row.Errnos, errno) && (row.Op == "" || row.Op == op) && (row.FSType == "" || row.FSType == fsType) {
 				return row.Class
 			}
 		}
