@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api"
 )
 
@@ -89,3 +92,19 @@ func (e classed) Unwrap() error { return e.error }
 
 // Class implements healer.Classified.
 func (e classed) Class() api.Class { return e.class }
+
+// The most bytes of a text and of a name that a driver wrote.
+const (
+	maxText = 160
+	maxName = 63
+)
+
+// clean returns what a driver wrote as half a sentence on one line.
+func clean(text string, limit int) string {
+	words := strings.FieldsFunc(text, func(r rune) bool { return r == utf8.RuneError || r == ' ' || !strconv.IsPrint(r) })
+	text = strings.TrimRight(strings.Join(words, " "), ". ")
+	if text == "" {
+		return "no text"
+	}
+	return printable.Line(text, limit)
+}

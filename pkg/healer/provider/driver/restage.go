@@ -91,9 +91,7 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 		step.Refused = "it is not known whether a process still has the FUSE connection open (the kernel tells since about Linux 6.16)"
 	}
 	if step.Refused == "" {
-		step.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
-			return p.stageAnew(ctx, c, staged, e, wait, revalidate)
-		}
+		step.Run = staging{Provider: p, c: c, staged: staged, evidence: e, wait: wait}.run
 	}
 	return step, true
 }

@@ -19,8 +19,12 @@ import (
 // staging is one step restage.
 type staging struct {
 	*Provider
-	c          healer.Case
-	staged     healer.MountPoint
+	c        healer.Case
+	staged   healer.MountPoint
+	evidence Evidence
+	// wait says why the driver must not be called now; empty if it may.
+	wait string
+
 	conn       *connection
 	with       healer.StageRequest
 	request    *csi.NodeStageVolumeRequest
@@ -29,25 +33,24 @@ type staging struct {
 	bare bool
 }
 
-// stageAnew has the driver stage the volume at the staging path, from which the dead
-// mounts go before or, if the driver refuses them, then. Where the driver must not be called
-// now, for the reason wait, nothing is left bare only.
-func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.MountPoint, e Evidence, wait string, revalidate func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.DriverTimeout)
+// run has the driver stage the volume at the staging path, from which the dead mounts go
+// before or, if the driver refuses them, then. Where the driver must not be called now, nothing is
+// left bare only.
+func (s staging) run(ctx context.Context, revalidate func(context.Context) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.DriverTimeout)
 	defer cancel()
-	s := staging{Provider: p, c: c, staged: staged, revalidate: revalidate, bare: !staged.Mounted()}
-	var err error
-	if wait != "" {
-		err = served(wait)
+	s.revalidate, s.bare = revalidate, !s.staged.Mounted()
+	if s.wait != "" {
+		err = served(s.wait)
 		pause(ctx, bareGrace)
 	} else {
-		err = s.prepare(ctx, e)
+		err = s.prepare(ctx)
 	}
 	if s.conn != nil {
 		defer s.conn.close()
 	}
 	if err == nil {
-		err = s.call(ctx, e.Order)
+		err = s.call(ctx)
 	}
 	// Also where nothing was done: an interrupted step may have left the path bare.
 	return s.finish(ctx, err)
@@ -66,7 +69,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // prepare finds out all that may refuse, and connects to the driver, which has to name itself and
 // to stage volumes.
-func (s *staging) prepare(ctx context.Context, e Evidence) error {
+func (s *staging) prepare(ctx context.Context) error {
 	if s.staged.Layout.Base != s.staged.Path { // what lies beside is not known
 		return fmt.Errorf("%w: the driver stages in %q below the staging path, and only what is staged at the path itself is staged anew", healer.ErrRefused, path.Base(s.staged.Path))
 	}
@@ -82,8 +85,8 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 			return err
 		}
 	}
-	s.memory.cache.Remove(silent{socket: e.StagesAt}) // it may have been started anew since
-	if s.conn, err = s.connect(ctx, s.c, e.StagesAt, s.cfg.StepTimeout/parts); err != nil {
+	s.memory.cache.Remove(silent{socket: s.evidence.StagesAt}) // it may have been started anew since
+	if s.conn, err = s.connect(ctx, s.c, s.evidence.StagesAt, s.cfg.StepTimeout/parts); err != nil {
 		return err
 	}
 	offered, err := s.conn.introduce(ctx) // each time: it is told secrets
@@ -160,8 +163,8 @@ func served(why string) error {
 }
 
 // call calls the driver, over the dead mounts or without them.
-func (s *staging) call(ctx context.Context, order healer.RestageOrder) error {
-	if order == healer.UnmountFirst {
+func (s *staging) call(ctx context.Context) error {
+	if s.evidence.Order == healer.UnmountFirst {
 		if err := s.unmountDead(ctx); err != nil {
 			return err
 		}
