@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -29,10 +30,10 @@ type Tools struct {
 	// Sockets are by their paths. Those that are not here do not exist.
 	Sockets map[string]func(context.Context) (net.Conn, error)
 
-	mu      sync.Mutex
-	conduct conduct
-	calls   int
-	ran     []healer.Program
+	conduct, calls atomic.Int64
+
+	mu  sync.Mutex
+	ran []healer.Program
 }
 
 // A Program stands for a program on the node.
@@ -129,10 +130,8 @@ func (t *Tools) Dial(ctx context.Context, socket string) (net.Conn, error) {
 
 // may returns how to answer a call, or why it fails. A silent socket still connects.
 func (t *Tools) may(ctx context.Context, connects bool) (conduct, error) {
-	t.mu.Lock()
-	t.calls++
-	how := t.conduct
-	t.mu.Unlock()
+	t.calls.Add(1)
+	how := conduct(t.conduct.Load())
 	switch _, bounded := ctx.Deadline(); {
 	case !bounded:
 		return how, errors.New("a context without a deadline")
@@ -145,7 +144,7 @@ func (t *Tools) may(ctx context.Context, connects bool) (conduct, error) {
 }
 
 // conduct is how all tools answer.
-type conduct int
+type conduct int64
 
 const (
 	// asGiven is as the fields of Tools say.
@@ -174,18 +173,10 @@ const maxOutput = 4 << 10
 var hostileOutput = printable.Line(secret+" "+garbage, maxOutput)
 
 // behave sets how the tools answer from now on.
-func (t *Tools) behave(how conduct) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.conduct = how
-}
+func (t *Tools) behave(how conduct) { t.conduct.Store(int64(how)) }
 
 // used returns how often any tool was called.
-func (t *Tools) used() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.calls
-}
+func (t *Tools) used() int { return int(t.calls.Load()) }
 
 // hostile returns a connection to something that takes what it is sent, and answers
 // with garbage or not at all. It hangs up long after each deadline of the suite.
