@@ -7,7 +7,6 @@ require (
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/creack/pty v1.1.24
 	github.com/csi-addons/spec v0.2.1-0.20260515055340-d4a373713b9a
-	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.3
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/kubernetes-csi/csi-test/v5 v5.6.0
 	github.com/onsi/ginkgo/v2 v2.32.1

@@ -114,8 +114,8 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	if err := onlyRoot(ctx); err != nil {
 		return nil, err
 	}
-	if a.server.cfg.Off {
-		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"})
+	if err := a.server.offered(); err != nil {
+		return nil, toStatus(err)
 	}
 	known, published, staged, err := a.find(ctx, driver, name, path)
 	v := healer.Volume{ID: known.GetVolumeId(), Named: true}
@@ -131,8 +131,7 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(v.ID, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
-	ctx = klog.NewContext(ctx, logger)
+	ctx = ofVolume(ctx, v.ID)
 	do := a.server.cfg.Healer.Check
 	if heals {
 		do = a.server.cfg.Healer.Heal
@@ -147,7 +146,7 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	if err != nil {
 		err = toStatus(err)
 	}
-	logHeal(logger, time.Since(started), err, report)
+	logHeal(ctx, time.Since(started), err, report)
 	if err != nil {
 		return nil, err
 	}

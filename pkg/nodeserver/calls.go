@@ -2,57 +2,41 @@ package nodeserver
 
 import "sync"
 
-// calls counts the running calls of the engine. A WaitGroup would not do: it must not
-// be waited for while it can still grow from zero.
+// calls are the running calls of the engine.
 type calls struct {
-	mu     sync.Mutex
-	n      int
-	closed bool
-	idle   chan struct{}
+	mu       sync.Mutex
+	draining bool
+	// running only grows before draining is set, and is waited for after that: a WaitGroup must
+	// not be waited for while it can still grow from zero.
+	running sync.WaitGroup
 }
 
 // enter counts a call, or returns false when the server is draining.
 func (c *calls) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.draining {
 		return false
 	}
-	c.n++
+	c.running.Add(1)
 	return true
-}
-
-func (c *calls) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n--
-	if c.closed && c.n == 0 {
-		close(c.idle)
-	}
 }
 
 // drain refuses calls from now on. The channel closes when the last one has left.
 func (c *calls) drain() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
-		c.closed = true
-		c.idle = make(chan struct{})
-		if c.n == 0 {
-			close(c.idle)
-		}
-	}
-	return c.idle
+	c.draining = true
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		c.running.Wait()
+	}()
+	return idle
 }
 
-func (c *calls) draining() bool {
+func (c *calls) isDraining() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closed
-}
-
-func (c *calls) running() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
+	return c.draining
 }

@@ -36,7 +36,7 @@ func (n csiNode) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolume
 }
 
 func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (healer.Report, error) {
-	if err := n.offered(); err != nil {
+	if err := n.server.offered(); err != nil {
 		return healer.Report{}, err
 	}
 	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath(), optional)

@@ -4,9 +4,7 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -23,7 +21,7 @@ const maxCSIStringBytes = 128
 
 // NodeGetCapabilities implements csi.NodeServer.
 func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
-	if err := n.offered(); err != nil {
+	if err := n.server.offered(); err != nil {
 		return nil, toStatus(err)
 	}
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
@@ -31,18 +29,9 @@ func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabiliti
 	}}}, nil
 }
 
-// offered returns an error when the server is off.
-func (n csiNode) offered() error {
-	if n.server.cfg.Off {
-		return &healer.Error{Kind: healer.KindDisabled, Text: "this server was told not to offer csi.v1.Node (--mode=off)"}
-	}
-	return nil
-}
-
 // check examines a volume and changes nothing.
 func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(v.ID, maxVolumeIDBytes))
-	report, err := n.server.run(klog.NewContext(ctx, logger), v, n.server.cfg.Healer.Check)
+	report, err := n.server.run(ofVolume(ctx, v.ID), v, n.server.cfg.Healer.Check)
 	if err != nil {
 		return report, err
 	}

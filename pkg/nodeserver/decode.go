@@ -4,11 +4,9 @@ import (
 	"context"
 	"slices"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
@@ -32,10 +30,6 @@ type tolerantCodec struct {
 	encoding.CodecV2
 }
 
-func newTolerantCodec() tolerantCodec {
-	return tolerantCodec{encoding.GetCodecV2(grpcproto.Name)}
-}
-
 // Unmarshal implements encoding.CodecV2.
 func (c tolerantCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if e, ok := v.(*envelope); ok {
@@ -54,14 +48,10 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 	if err != nil || e.err == nil {
 		return err
 	}
-	name := "a protobuf message"
-	if m, ok := msg.(proto.Message); ok {
-		name = string(m.ProtoReflect().Descriptor().FullName())
-	}
-	err = toStatus(&healer.Error{Kind: healer.KindInvalid, Text: "the request cannot be decoded as " + name})
-	// The interceptors do not run for this call.
-	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, "cannot be decoded as "+name)
-	return err
+	text := "the request cannot be decoded as " + string(proto.MessageName(msg.(proto.Message)))
+	// Neither around nor the interceptors of a driver's server see this call.
+	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, text)
+	return toStatus(&healer.Error{Kind: healer.KindInvalid, Text: text})
 }
 
 // registrar registers services with handlers of unary calls that receive through
@@ -101,7 +91,13 @@ func (r registrar) unary(handle grpc.MethodHandler, method string) grpc.MethodHa
 			ctx, recv = admitted, dec // that server has a codec of its own
 		}
 		return handle(srv, ctx, recv, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			ours := func(ctx context.Context, req any) (any, error) { return aroundUnary(ctx, req, info, handle) }
+			ours := func(ctx context.Context, req any) (answer any, err error) {
+				err = around(ctx, method, func() (err error) {
+					answer, err = handle(ctx, req)
+					return err
+				})
+				return answer, err
+			}
 			if theirs == nil {
 				return ours(ctx, req)
 			}
@@ -109,24 +105,3 @@ func (r registrar) unary(handle grpc.MethodHandler, method string) grpc.MethodHa
 		})
 	}
 }
-
-// aroundUnary logs a call, gives an error its details, and survives a panic.
-func aroundUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	return logUnary(ctx, req, info, func(ctx context.Context, req any) (any, error) {
-		return detailUnoffered(ctx, req, info, func(ctx context.Context, req any) (any, error) {
-			return recovery.UnaryServerInterceptor(onPanic)(ctx, req, info, handle)
-		})
-	})
-}
-
-func aroundStream(handle grpc.StreamHandler) grpc.StreamHandler {
-	return func(srv any, stream grpc.ServerStream) error {
-		method, _ := grpc.MethodFromServerStream(stream)
-		info := &grpc.StreamServerInfo{FullMethod: method, IsServerStream: true}
-		return logStream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
-			return recovery.StreamServerInterceptor(onPanic)(srv, stream, info, handle)
-		})
-	}
-}
-
-var onPanic = recovery.WithRecoveryHandlerContext(logPanic)

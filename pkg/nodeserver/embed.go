@@ -62,11 +62,10 @@ func (s *Server) admitUnguarded(ctx context.Context) (context.Context, error) {
 
 // VolumeHealth answers NodeGetVolumeHealth of a driver's own csi.v1.Node, which admitted the
 // caller. A panic would end the driver, and with it the daemons of its volumes.
-func (s *Server) VolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (_ *csi.NodeGetVolumeHealthResponse, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = logPanic(ctx, p)
-		}
-	}()
-	return csiNode{server: s}.NodeGetVolumeHealth(ctx, req)
+func (s *Server) VolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (answer *csi.NodeGetVolumeHealthResponse, err error) {
+	err = around(ctx, csi.Node_NodeGetVolumeHealth_FullMethodName, func() (err error) {
+		answer, err = csiNode{server: s}.NodeGetVolumeHealth(ctx, req)
+		return err
+	})
+	return answer, err
 }

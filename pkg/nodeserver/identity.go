@@ -34,7 +34,7 @@ func (s *Server) Probe(context.Context, *identity.ProbeRequest) (*identity.Probe
 
 // Ready returns at once why the server cannot heal; nil if it can.
 func (s *Server) Ready() error {
-	if s.calls.draining() {
+	if s.calls.isDraining() {
 		return healer.ErrShuttingDown
 	}
 	return nil

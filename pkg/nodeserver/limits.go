@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would get UNIMPLEMENTED
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -58,10 +60,14 @@ const (
 	bufferBytes = 8 << 10
 )
 
-// limits returns the options for these limits. Idle and old connections have none: some
-// CSI sidecars exit when theirs is closed.
-func limits() []grpc.ServerOption {
+// options returns those of a server with these limits, so many calls for each connection, and
+// a guard. Idle and old connections have no limits: some CSI sidecars exit when theirs is closed.
+func options(streams uint32, guard peerGuard) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.Creds(guard),
+		grpc.InTapHandle(guard.admit),
+		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(grpcproto.Name)}),
+		grpc.MaxConcurrentStreams(streams),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxSendMsgSize(maxResponseBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),

@@ -4,18 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/printable"
-	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -48,41 +45,32 @@ const logTextBytes = 512
 // those that found a healthy volume: a caller may check each one every few seconds.
 const verbosityCalls = 4
 
-// logHeal writes the one line of a NodeHealer call; the logger knows the volume, and err
-// is the status that the caller gets. A healthy volume that nothing was done to shows with
-// -v=4 only. The line has reasons, steps and why they were refused, the answer has the
-// evidence. Nothing of the request but the volume ID and the path is logged.
-func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report) {
+// logHeal writes the one line of a call that may heal; err is the status that the caller
+// gets. A healthy volume that nothing was done to shows with -v=4 only. The line has reasons,
+// steps and why they were refused, the answer has the evidence. Nothing of the request but the
+// volume ID and the path is logged.
+func logHeal(ctx context.Context, took time.Duration, err error, r healer.Report) {
+	logger := klog.FromContext(ctx)
 	if err == nil && r.Verdict() == healer.Healthy && len(r.Steps) == 0 {
 		logger = logger.V(verbosityCalls)
 		if !logger.Enabled() {
 			return
 		}
 	}
-	answer := status.Convert(err)
-	fields := map[string]string{keyCode: answer.Code().String(), keyDuration: took.Round(time.Microsecond).String()}
+	answer, duration := status.Convert(err), took.Round(time.Microsecond).String()
+	code := answer.Code().String()
 	switch answer.Code() {
 	case codes.Unknown:
 		// A status prints its code too; the text is enough beside keyCode.
-		logger.Error(errors.New(answer.Message()), "NodeHealer", sorted(fields)...)
-		return
+		logger.Error(errors.New(answer.Message()), "NodeHealer", keyCode, code, keyDuration, duration)
 	case codes.OK:
 		reasons, pods := conditionsOf(r)
-		fields[keyDriver], fields[keyPath], fields[keyPod] = listed([]string{r.Driver}), listed([]string{r.Volume.Path}), listed(pods)
-		fields[keyVerdict], fields[keyFound] = string(r.Verdict()), listed(reasons)
-		fields[keyDone], fields[keyRefused] = listed(outcomes(r)), listed(refusals(r))
+		logger.Info("NodeHealer", keyCode, code, keyDone, listed(outcomes(r)), keyDriver, printable.Line(r.Driver, logTextBytes), keyDuration, duration,
+			keyFound, listed(reasons), keyPath, printable.Line(r.Volume.Path, logTextBytes), keyPod, listed(pods), keyRefused, listed(refusals(r)),
+			keyVerdict, string(r.Verdict()))
 	default:
-		fields[keyError] = printable.Line(answer.Message(), logTextBytes)
+		logger.Info("NodeHealer", keyCode, code, keyDuration, duration, keyError, printable.Line(answer.Message(), logTextBytes))
 	}
-	logger.Info("NodeHealer", sorted(fields)...)
-}
-
-// sorted returns fields for a line, in the order of their keys.
-func sorted(fields map[string]string) (all []any) {
-	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		all = append(all, key, fields[key])
-	}
-	return all
 }
 
 func listed(items []string) string {
@@ -127,26 +115,4 @@ func refusals(r healer.Report) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-func logUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	started := time.Now()
-	resp, err := handle(ctx, req)
-	if info.FullMethod != healerpb.HealerNode_NodeHealer_FullMethodName {
-		logCall(ctx, info.FullMethod, started, err)
-	}
-	return resp, err
-}
-
-func logStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	received(stream.Context()) // only callers on this node have streams, and those may be idle
-	started := time.Now()
-	err := handle(srv, stream)
-	logCall(stream.Context(), info.FullMethod, started, err)
-	return err
-}
-
-func logCall(ctx context.Context, method string, started time.Time, err error) {
-	klog.FromContext(ctx).V(verbosityCalls).Info("Call", keyMethod, method, keyCode, status.Code(err).String(),
-		keyDuration, time.Since(started).Round(time.Microsecond).String())
 }

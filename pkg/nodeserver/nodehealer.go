@@ -16,11 +16,11 @@ import (
 // NodeHealer implements healerpb.HealerNodeServer.
 func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (resp *healerpb.NodeHealerResponse, err error) {
 	started := time.Now()
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(req.GetVolumeId(), maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
+	ctx = ofVolume(ctx, req.GetVolumeId())
 	var report healer.Report
 	err = errPanicked // for the log, if heal does not return
-	defer func() { logHeal(logger, time.Since(started), err, report) }()
-	if report, err = s.heal(klog.NewContext(ctx, logger), req); err != nil {
+	defer func() { logHeal(ctx, time.Since(started), err, report) }()
+	if report, err = s.heal(ctx, req); err != nil {
 		err = toStatus(err)
 		return nil, err
 	}
@@ -33,8 +33,8 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 }
 
 func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (healer.Report, error) {
-	if s.cfg.Off {
-		return healer.Report{}, &healer.Error{Kind: healer.KindDisabled, Text: "this server was told not to offer NodeHealer (--mode=off)"}
+	if err := s.offered(); err != nil {
+		return healer.Report{}, err
 	}
 	v, err := s.rules.volume(req)
 	if err != nil {
@@ -46,13 +46,26 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 	return s.run(ctx, v, s.cfg.Healer.Heal)
 }
 
+// offered returns an error when the server is off.
+func (s *Server) offered() error {
+	if s.cfg.Off {
+		return &healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"}
+	}
+	return nil
+}
+
+// ofVolume returns the context of a call that is about a volume, which the log then names.
+func ofVolume(ctx context.Context, id string) context.Context {
+	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx)))
+}
+
 // run calls the engine, unless the server is shutting down. The report names the
 // volume of the request.
 func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
 	if !s.calls.enter() {
 		return healer.Report{}, healer.ErrShuttingDown
 	}
-	defer s.calls.leave()
+	defer s.calls.running.Done()
 	report, err := do(ctx, v)
 	report.Volume = v
 	return report, err

@@ -135,16 +135,8 @@ func New(cfg Config) (*Server, error) {
 }
 
 func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
+	notOffered := func(any, grpc.ServerStream) error { return toStatus(errNotOffered) }
 	return grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(aroundStream(notOffered)))...)
-}
-
-func options(streams uint32, guard peerGuard) []grpc.ServerOption {
-	return append(limits(),
-		grpc.MaxConcurrentStreams(streams),
-		grpc.Creds(guard),
-		grpc.InTapHandle(guard.admit),
-		grpc.ForceServerCodecV2(newTolerantCodec()),
-	)
 }
 
 // register registers the services that the gateway passes calls on to. None of their
@@ -216,19 +208,22 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.gateway.Stop()
 	// GracefulStop returns once the handlers have, which ends the goroutine above. Only
 	// a healer that ignores its context outlives this wait.
-	within(context.WithoutCancel(ctx), streamGrace, graceful)
-	if n := s.calls.running(); n > 0 {
-		return fmt.Errorf("%d calls did not end in time: %w", n, context.Cause(ctx))
+	late := context.WithoutCancel(ctx)
+	if !within(late, streamGrace, idle) {
+		return fmt.Errorf("some calls did not end in time: %w", context.Cause(ctx))
 	}
+	within(late, streamGrace, graceful)
 	return nil
 }
 
-// within waits for done, but no longer than d and ctx.
-func within(ctx context.Context, d time.Duration, done <-chan struct{}) {
+// within waits for done, but no longer than d and ctx, and reports whether it came.
+func within(ctx context.Context, d time.Duration, done <-chan struct{}) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	select {
 	case <-done:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }

@@ -139,7 +139,7 @@ func TestStopLetsRunningCallsEnd(t *testing.T) {
 	<-entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.server.Stop(testContext(t)) }()
-	for !s.server.calls.draining() {
+	for !s.server.calls.isDraining() {
 		time.Sleep(time.Millisecond)
 	}
 	// The connection, or a call on it that was quicker than the news of its end, is refused.

@@ -1,0 +1,68 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// errNotOffered is the error of a method that this server does not have in any mode: it
+// is no CSI driver, and stages and publishes nothing.
+var errNotOffered = errors.New("this server does not offer the method")
+
+// errPanicked is all that a caller learns of a panic.
+var errPanicked = toStatus(healer.Failed("internal error, see the log of the server", nil))
+
+// around makes a call: it survives a panic, gives an error its details, and logs.
+func around(ctx context.Context, method string, call func() error) (err error) {
+	started := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			logPanic(ctx, method, p)
+			err = errPanicked
+		}
+		if method != healerpb.HealerNode_NodeHealer_FullMethodName { // which has a line of its own
+			klog.FromContext(ctx).V(verbosityCalls).Info("Call", keyMethod, method, keyCode, status.Code(err).String(),
+				keyDuration, time.Since(started).Round(time.Microsecond).String())
+		}
+	}()
+	err = call()
+	// The methods that generated code answers for us (csi.UnimplementedNodeServer) have no
+	// details, by which a program could tell them from those that --mode=off turns off.
+	if s := status.Convert(err); s.Code() == codes.Unimplemented && len(s.Proto().GetDetails()) == 0 {
+		err = toStatus(errNotOffered)
+	}
+	return err
+}
+
+// aroundStream makes the calls of a stream's handler.
+func aroundStream(handle grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		received(stream.Context()) // only callers on this node have streams, and those may be idle
+		method, _ := grpc.MethodFromServerStream(stream)
+		return around(stream.Context(), method, func() error { return handle(srv, stream) })
+	}
+}
+
+// logPanic logs a panic's value only if the runtime made it: any other may hold a part of the
+// request.
+func logPanic(ctx context.Context, method string, value any) {
+	text := fmt.Sprintf("a value of type %T", value)
+	var fault runtime.Error
+	if err, ok := value.(error); ok && errors.As(err, &fault) {
+		text = printable.Line(fault.Error(), logTextBytes)
+	}
+	klog.FromContext(ctx).Error(errPanicked, "Panic", keyMethod, method, keyPanic, text, keyStack, string(debug.Stack()))
+}
