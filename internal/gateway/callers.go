@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/metadata"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/token/cache"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
@@ -99,8 +99,7 @@ func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	}
 	// As authenticatorfactory's delegating authenticator, with the limit between cache
 	// and API, where a token that is in the cache costs nothing.
-	limited := limit(reviews, newLimiter())
-	return &Callers{node: node, audiences: audiences, tokens: cache.New(limited, false, allowedTTL, deniedTTL), rights: rights}, nil
+	return &Callers{node: node, audiences: audiences, tokens: cache.New(limit(reviews), false, allowedTTL, deniedTTL), rights: rights}, nil
 }
 
 // The errors that say nothing of the caller; the log of the gateway says why.
@@ -111,10 +110,9 @@ var (
 	errMayNotAsk = errors.New("the Kubernetes API does not let the gateway ask about callers: its log says what is missing")
 )
 
-func newLimiter() *rate.Limiter { return rate.NewLimiter(reviewsPerSecond, reviewBurst) }
-
-// limit refuses what the limiter does not allow instead of asking.
-func limit(tokens authenticator.Token, limiter *rate.Limiter) authenticator.Token {
+// limit refuses what is more than may be asked.
+func limit(tokens authenticator.Token) authenticator.Token {
+	limiter := rate.NewLimiter(reviewsPerSecond, reviewBurst)
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if !limiter.Allow() {
 			return nil, false, errTooMany
@@ -123,60 +121,53 @@ func limit(tokens authenticator.Token, limiter *rate.Limiter) authenticator.Toke
 	})
 }
 
-// authorize returns who makes a call, and what that caller may do on this node. The
-// error is sent to the caller: it holds nothing of the token, and nothing of the
-// cluster that an unauthenticated caller must not learn.
-func (c *Callers) authorize(ctx context.Context, method string) (caller, error) {
-	token, err := bearerToken(ctx)
+// authorizeCall returns who makes a call, and what that caller may do on this node: the first
+// of the verbs that allow it, of which the one that allows more comes first.
+func (c *Callers) authorizeCall(ctx context.Context, method string) (caller, error) {
+	verbs := []string{forwarded.VerbCheck}
+	if method == healerpb.HealerNode_NodeHealer_FullMethodName {
+		// A caller that may only check gets an answer, too: the server changes nothing then.
+		verbs = []string{forwarded.VerbHeal, forwarded.VerbCheck}
+	}
+	var rights []authorizer.AttributesRecord
+	for _, verb := range verbs {
+		rights = append(rights, authorizer.AttributesRecord{
+			Verb: verb, APIGroup: healerGroup, Resource: healerResource, Name: c.node, ResourceRequest: true,
+		})
+	}
+	return c.authorize(ctx, metadata.ValueFromIncomingContext(ctx, "authorization"), c.audiences, rights...)
+}
+
+// authorize returns whose token an authorization has, with the first of the rights that this
+// user has. The token has to be for one of the audiences; none given: for the API server. The
+// error is sent to the caller: it holds nothing of the token, and nothing of the cluster that
+// an unauthenticated caller must not learn.
+func (c *Callers) authorize(ctx context.Context, authorization []string, audiences authenticator.Audiences, rights ...authorizer.AttributesRecord) (caller, error) {
+	token, err := bearerToken(authorization)
 	if err != nil {
 		return caller{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
 	defer cancel()
-	who, err := c.authenticate(ctx, token, c.audiences)
-	if err != nil {
-		return caller{}, err
-	}
-	return c.authorizeUser(ctx, who, verbsFor(method))
-}
-
-// authenticate returns whose a token is, which has to be for one of the audiences; none
-// given: for the API server.
-func (c *Callers) authenticate(ctx context.Context, token string, audiences authenticator.Audiences) (user.Info, error) {
 	if len(audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, audiences)
 	}
 	known, ok, err := c.tokens.AuthenticateToken(ctx, token)
 	if err != nil || !ok {
-		return nil, tokenError(err, token, audiences)
+		return caller{}, tokenError(err, token, audiences)
 	}
-	return known.User, nil
-}
-
-// authorizeUser returns the user with the first of the verbs that the user has.
-func (c *Callers) authorizeUser(ctx context.Context, who user.Info, verbs []string) (caller, error) {
-	for _, verb := range verbs {
-		decision, _, err := c.rights.Authorize(ctx, authorizer.AttributesRecord{
-			User: who, Verb: verb, APIGroup: healerGroup, Resource: healerResource, Name: c.node, ResourceRequest: true,
-		})
+	name := known.User.GetName()
+	for _, right := range rights {
+		right.User = known.User
+		decision, _, err := c.rights.Authorize(ctx, right)
 		switch {
 		case err != nil:
 			return caller{}, outageError(err)
 		case decision == authorizer.DecisionAllow:
-			return caller{name: who.GetName(), verb: verb}, nil
+			return caller{name: name, verb: right.Verb}, nil
 		}
 	}
-	return caller{}, c.forbiddenError(who.GetName(), verbs[0])
-}
-
-// verbsFor returns the verbs that allow a call, the one that allows more first. A
-// caller that may only check gets an answer to NodeHealer too: the server changes
-// nothing then.
-func verbsFor(method string) []string {
-	if method == healerpb.HealerNode_NodeHealer_FullMethodName {
-		return []string{forwarded.VerbHeal, forwarded.VerbCheck}
-	}
-	return []string{forwarded.VerbCheck}
+	return caller{}, forbidden(name, rights[0])
 }
 
 // tokenError says why a token was not accepted. Where it has to be for an audience, the
@@ -209,11 +200,21 @@ func outageError(err error) error {
 	return errNoAnswer
 }
 
-// forbiddenError names the missing right. The usual check, `kubectl auth can-i VERB
-// RESOURCE`, always says no: it drops the group of a resource that the API does not
-// have (kubectl 1.37). With --list it is right.
-func (c *Callers) forbiddenError(user, verb string) error {
-	return errors.New(printable.Line(fmt.Sprintf(
-		"%s may not %s on node %s: a role must give it the verb %q on resource %q (name %q or any) in API group %q. Check: kubectl auth can-i --list --as=%s | grep %s",
-		user, verb, c.node, verb, healerResource, c.node, healerGroup, user, healerResource), maxTextBytes))
+// forbiddenError is of a caller that is known, and lacks a right.
+type forbiddenError string
+
+// Error implements error.
+func (e forbiddenError) Error() string { return string(e) }
+
+// forbidden names the missing right. The usual check, `kubectl auth can-i VERB RESOURCE`,
+// always says no: it drops the group of a resource that the API does not have (kubectl 1.37).
+// With --list it is right.
+func forbidden(user string, right authorizer.AttributesRecord) error {
+	text := fmt.Sprintf("%s may not get %s: a role must give it the verb get on the nonResourceURL %s", user, right.Path, right.Path)
+	if right.ResourceRequest {
+		text = fmt.Sprintf(
+			"%s may not %s on node %s: a role must give it the verb %q on resource %q (name %q or any) in API group %q. Check: kubectl auth can-i --list --as=%s | grep %s",
+			user, right.Verb, right.Name, right.Verb, healerResource, right.Name, healerGroup, user, healerResource)
+	}
+	return forbiddenError(printable.Line(text, maxTextBytes))
 }

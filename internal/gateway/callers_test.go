@@ -29,7 +29,7 @@ func TestAudiences(t *testing.T) {
 		must(t, err)
 		c.tokens, c.rights = authenticator.TokenFunc(fakeTokens), rights(fakeRights)
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+tc.token))
-		_, err = c.authorize(ctx, healerpb.HealerNode_NodeHealer_FullMethodName)
+		_, err = c.authorizeCall(ctx, healerpb.HealerNode_NodeHealer_FullMethodName)
 		if (err == nil) != tc.taken || err != nil && !strings.Contains(err.Error(), "another audience") {
 			t.Errorf("%s: got %v", name, err)
 		}

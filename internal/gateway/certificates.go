@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,42 +88,31 @@ func newCertificates(t TLS) (*certificates, error) {
 
 // base returns everything but the certificate. The gRPC credentials add HTTP/2 to ALPN.
 func (t TLS) base() (*tls.Config, error) {
+	oldest, err := cliflag.TLSVersion(t.MinVersion) // without one VersionTLS12
+	if err != nil || oldest < tls.VersionTLS12 {
+		return nil, fmt.Errorf("TLS version %q: must be VersionTLS12 or VersionTLS13", t.MinVersion)
+	}
 	c := &tls.Config{
-		MinVersion: tls.VersionTLS12,
+		MinVersion: oldest,
 		// Clients connect rarely and stay: a ticket would only let a session outlive
 		// the certificate.
 		SessionTicketsDisabled: true,
 	}
-	switch t.MinVersion {
-	case "", "VersionTLS12":
-	case "VersionTLS13":
-		c.MinVersion = tls.VersionTLS13
-	default:
-		return nil, fmt.Errorf("TLS version %q: must be VersionTLS12 or VersionTLS13", t.MinVersion)
-	}
-	var err error
 	if c.CipherSuites, err = cliflag.TLSCipherSuites(t.CipherSuites); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
-	for _, name := range t.CurvePreferences {
-		curve, known := curves()[name]
-		if !known {
-			return nil, fmt.Errorf("TLS curve %q: is not one of Go's crypto/tls", name)
-		}
-		c.CurvePreferences = append(c.CurvePreferences, curve)
-	}
-	return c, nil
-}
-
-func curves() map[string]tls.CurveID {
-	names := map[string]tls.CurveID{}
-	for _, c := range []tls.CurveID{
+	curves := []tls.CurveID{
 		tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521,
 		tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
-	} {
-		names[c.String()] = c
 	}
-	return names
+	for _, name := range t.CurvePreferences {
+		at := slices.IndexFunc(curves, func(c tls.CurveID) bool { return c.String() == name })
+		if at < 0 {
+			return nil, fmt.Errorf("TLS curve %q: is not one of Go's crypto/tls", name)
+		}
+		c.CurvePreferences = append(c.CurvePreferences, curves[at])
+	}
+	return c, nil
 }
 
 // Enqueue implements dynamiccertificates.Listener: the files have another certificate.

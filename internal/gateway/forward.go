@@ -113,7 +113,7 @@ func (g *Gateway) serve(_ any, in grpc.ServerStream) error {
 	if !ok {
 		return operationFailed.status("a call without a method")
 	}
-	who, err := g.callers.authorize(in.Context(), method)
+	who, err := g.callers.authorizeCall(in.Context(), method)
 	if err != nil {
 		refusals.Do(func() {
 			klog.InfoS("Caller refused", keySource, sourceOf(in.Context()), keyMethod, printable.Line(method, maxTextBytes), keyError, err.Error())

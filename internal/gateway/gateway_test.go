@@ -409,7 +409,7 @@ func TestBearerTokens(t *testing.T) {
 		"as long as may":  {[]string{"Bearer " + strings.Repeat("a", maxTokenBytes)}, strings.Repeat("a", maxTokenBytes), ""},
 		"longer than may": {[]string{"Bearer " + strings.Repeat("a", maxTokenBytes+1)}, "", "at most 8192"},
 	} {
-		got, err := bearerToken(metadata.NewIncomingContext(t.Context(), metadata.MD{"authorization": tc.values}))
+		got, err := bearerToken(tc.values)
 		if got != tc.want || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
@@ -422,10 +422,10 @@ func TestTokensHaveALimit(t *testing.T) {
 	c.tokens = limit(authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		asked++
 		return fakeTokens(ctx, token)
-	}), newLimiter())
+	}))
 	refused := 0
 	for range 10 * reviewBurst {
-		if _, err := c.authorize(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y"); errors.Is(err, errTooMany) {
+		if _, err := c.authorizeCall(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y"); errors.Is(err, errTooMany) {
 			refused++
 		}
 	}

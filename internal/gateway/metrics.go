@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -106,7 +105,8 @@ func (m *Metrics) Run(ctx context.Context, l net.Listener, config *tls.Config) e
 
 // pass answers with the server's metrics.
 func (m *Metrics) pass(w http.ResponseWriter, r *http.Request) {
-	if err := m.callers.authorizePath(r.Context(), r.Header.Values("Authorization"), metricsPath); err != nil {
+	// Prometheus has one token for all that it reads, which is for the API server.
+	if _, err := m.callers.authorize(r.Context(), r.Header.Values("Authorization"), nil, authorizer.AttributesRecord{Verb: "get", Path: metricsPath}); err != nil {
 		refusals.Do(func() {
 			klog.InfoS("Caller refused", keySource, r.RemoteAddr, keyMethod, metricsPath, keyError, err.Error())
 		})
@@ -125,19 +125,20 @@ func (m *Metrics) pass(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, io.LimitReader(answer.Body, maxMetricsBytes))
 }
 
-// refuse answers with an error of authorizePath. That the API did not answer is no fault
-// of the caller: 401 and 403 would tell its operator to replace a good token or role.
+// refuse answers with an error of authorize. That the API did not answer is no fault of the
+// caller: 401 and 403 would tell its operator to replace a good token or role.
 func refuse(w http.ResponseWriter, err error) {
-	code := http.StatusForbidden
+	code := http.StatusUnauthorized
 	switch {
 	case isUnanswered(err):
 		w.Header().Set("Retry-After", strconv.Itoa(int(retry.Transient.First.Seconds())))
 		code = http.StatusServiceUnavailable
 	case errors.Is(err, errMayNotAsk): // which does not end by itself
 		code = http.StatusServiceUnavailable
-	case errors.Is(err, errUnauthenticated):
+	case errors.As(err, new(forbiddenError)):
+		code = http.StatusForbidden
+	default:
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		code = http.StatusUnauthorized
 	}
 	http.Error(w, err.Error(), code)
 }
@@ -162,31 +163,3 @@ func (m *Metrics) ask(ctx context.Context, path string) (*http.Response, error) 
 	}
 	return m.server.Do(req)
 }
-
-// authorizePath fails unless the bearer of a token may get a path that is no resource.
-func (c *Callers) authorizePath(ctx context.Context, authorization []string, path string) error {
-	token, err := tokenIn(authorization)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnauthenticated, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
-	defer cancel()
-	who, err := c.authenticate(ctx, token, nil) // Prometheus has one token for all that it reads
-	switch {
-	case isUnanswered(err), errors.Is(err, errMayNotAsk):
-		return err // whether the token is good is not known
-	case err != nil:
-		return fmt.Errorf("%w: %w", errUnauthenticated, err)
-	}
-	decision, _, err := c.rights.Authorize(ctx, authorizer.AttributesRecord{User: who, Verb: "get", Path: path})
-	switch {
-	case err != nil:
-		return outageError(err)
-	case decision != authorizer.DecisionAllow:
-		return errors.New(printable.Line(fmt.Sprintf("%s may not get %s: a role must give it the verb get on the nonResourceURL %s", who.GetName(), path, path), maxTextBytes))
-	}
-	return nil
-}
-
-// errUnauthenticated is the error of a caller that is not known.
-var errUnauthenticated = errors.New("not authenticated")

@@ -1,13 +1,10 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
-
-	"google.golang.org/grpc/metadata"
 )
 
 // maxTokenBytes bounds a token. A service account's has about 1 KiB, those of other
@@ -17,14 +14,9 @@ const maxTokenBytes = 8 << 10
 // tokenText is b64token of RFC 6750, section 2.1.
 var tokenText = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 
-// bearerToken returns the token of a call's metadata "authorization: Bearer <token>".
-// The error holds nothing of it.
-func bearerToken(ctx context.Context) (string, error) {
-	return tokenIn(metadata.ValueFromIncomingContext(ctx, "authorization"))
-}
-
-// tokenIn returns the token of an authorization, which is given once.
-func tokenIn(values []string) (string, error) {
+// bearerToken returns the token of an authorization "Bearer <token>", which is given once. The
+// error holds nothing of it.
+func bearerToken(values []string) (string, error) {
 	switch {
 	case len(values) == 0:
 		return "", errors.New("no bearer token: calls over TCP need one as authorization metadata")
