@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -25,7 +27,8 @@ var errNotOffered = errors.New("this server does not offer the method")
 // errPanicked is all that a caller learns of a panic.
 var errPanicked = toStatus(healer.Failed("internal error, see the log of the server", nil))
 
-// around makes a call: it survives a panic, gives an error its details, and logs.
+// around makes a call, of the Admin service for root only: it survives a panic, gives an error
+// its details, and logs.
 func around(ctx context.Context, method string, call func() error) (err error) {
 	started := time.Now()
 	defer func() {
@@ -38,6 +41,11 @@ func around(ctx context.Context, method string, call func() error) (err error) {
 				keyDuration, time.Since(started).Round(time.Microsecond).String())
 		}
 	}()
+	p, known := peerOf(ctx)
+	if path.Dir(method) == "/"+adminpb.Admin_ServiceDesc.ServiceName && (!known || p.UID != 0) {
+		// Others may heal by path, and not act on what they cannot name.
+		return refused("only root may call the Admin service")
+	}
 	err = call()
 	// The methods that generated code answers for us (csi.UnimplementedNodeServer) have no
 	// details, by which a program could tell them from those that --mode=off turns off.
@@ -48,10 +56,9 @@ func around(ctx context.Context, method string, call func() error) (err error) {
 }
 
 // aroundStream makes the calls of a stream's handler.
-func aroundStream(handle grpc.StreamHandler) grpc.StreamHandler {
+func aroundStream(handle grpc.StreamHandler, method string) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		received(stream.Context()) // only callers on this node have streams, and those may be idle
-		method, _ := grpc.MethodFromServerStream(stream)
 		return around(stream.Context(), method, func() error { return handle(srv, stream) })
 	}
 }

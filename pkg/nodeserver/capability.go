@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -17,10 +18,11 @@ const (
 	fieldMountFlags = "volume_capability.mount.mount_flags"
 )
 
-const (
-	maxFSTypeBytes = 64
-	maxFlagBytes   = 4096
-)
+const maxFlagBytes = 4096
+
+// plainName begins with a letter or digit, so that no program takes a type for an option or a
+// path.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
 
 // capability checks a CSI capability and returns what matters for health. Mount flags
 // may hold credentials (CSI spec, VolumeCapability), so they are no part of an error.
@@ -33,7 +35,8 @@ func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 	if !known || mode == csi.VolumeCapability_AccessMode_UNKNOWN {
 		return nil, healer.Invalid(fieldAccessMode, "must be a mode that CSI 1.13 defines, got %d", int32(mode))
 	}
-	out := &healer.Capability{AccessMode: mode.String(), ReadOnly: readerOnly(mode)}
+	out := &healer.Capability{AccessMode: mode.String()}
+	out.ReadOnly = mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY || mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	switch access := c.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:
 		out.Access = healer.AccessBlock
@@ -43,28 +46,19 @@ func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 		}
 		out.Access = healer.AccessMount
 		out.FSType = access.Mount.GetFsType()
-		out.ReadOnly = out.ReadOnly || slices.ContainsFunc(access.Mount.GetMountFlags(), readOnlyFlag)
+		for _, flag := range access.Mount.GetMountFlags() {
+			// mount(8) takes several options in one word, and people write them so.
+			out.ReadOnly = out.ReadOnly || slices.Contains(strings.Split(flag, ","), "ro")
+		}
 	default:
 		return nil, healer.Invalid(fieldCapability, "must have either mount or block")
 	}
 	return out, nil
 }
 
-func readerOnly(mode csi.VolumeCapability_AccessMode_Mode) bool {
-	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
-		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-}
-
-// readOnlyFlag splits a flag at commas, because mount(8) takes several options in one
-// word and people write them so.
-func readOnlyFlag(flag string) bool {
-	return slices.Contains(strings.Split(flag, ","), "ro")
-}
-
 func mountVolume(m *csi.VolumeCapability_MountVolume) error {
-	if fs := m.GetFsType(); fs != "" && !plainName(fs) {
-		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most %d in all, got %s",
-			maxFSTypeBytes, quoted(fs))
+	if fs := m.GetFsType(); fs != "" && !plainName.MatchString(fs) {
+		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most 64 in all, got %s", quoted(fs))
 	}
 	size := 0
 	for _, flag := range m.GetMountFlags() {
@@ -77,18 +71,4 @@ func mountVolume(m *csi.VolumeCapability_MountVolume) error {
 		return healer.Invalid(fieldMountFlags, "have %d bytes, at most %d are allowed", size, maxFlagBytes)
 	}
 	return nil
-}
-
-// plainName requires a letter or digit first, so that no program takes a type for an
-// option or a path.
-func plainName(s string) bool {
-	if len(s) > maxFSTypeBytes || !alphanumeric(s[0]) {
-		return false
-	}
-	for i := range len(s) {
-		if !alphanumeric(s[i]) && !strings.ContainsRune("._+-", rune(s[i])) {
-			return false
-		}
-	}
-	return true
 }

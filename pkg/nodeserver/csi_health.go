@@ -39,7 +39,7 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	if err := n.server.offered(); err != nil {
 		return healer.Report{}, err
 	}
-	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath(), optional)
+	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath())
 	if err != nil {
 		return healer.Report{}, err
 	}
@@ -79,6 +79,13 @@ func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 	return path, nil
 }
 
+// healthStatus has no UNKNOWN_VOLUME_HEALTH_TYPE, which is the rest.
+var healthStatus = map[healer.Status]csi.VolumeHealthErrorType{
+	healer.Degraded:     csi.VolumeHealthErrorType_DEGRADED,
+	healer.Inaccessible: csi.VolumeHealthErrorType_INACCESSIBLE,
+	healer.DataLoss:     csi.VolumeHealthErrorType_DATA_LOSS,
+}
+
 // healthEntries puts a diagnosis in the form that CSI wants: each status and reason
 // once, at however many mount points it was found, the worst first. CSI has no status for what
 // could not be judged, nor for a provider that failed, and a list without an entry would say
@@ -92,7 +99,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	var entries []*csi.VolumeHealth_VolumeHealthEntry
 	first, places := map[key]string{}, map[key]map[string]bool{}
 	for _, c := range w.after {
-		k := key{healthStatus(c.Status), printable.Line(string(c.Reason), maxReasonBytes)}
+		k := key{healthStatus[c.Status], printable.Line(string(c.Reason), maxReasonBytes)}
 		place := w.placeOf(c, func(path string) string {
 			switch p := w.byPath[path]; {
 			case p.Role == "":
@@ -113,31 +120,14 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 		if e.GetReason() == string(healer.ProviderFailed) {
 			plural = "providers"
 		}
-		e.Message = shortText(first[k], len(places[k]), plural)
+		suffix := ""
+		if n := len(places[k]); n > 1 {
+			suffix = " (" + counted(n, plural) + ")"
+		}
+		e.Message = printable.Line(first[k], maxCSIStringBytes-len(suffix)) + suffix
 	}
 	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int {
 		return cmp.Or(cmp.Compare(b.GetStatus(), a.GetStatus()), cmp.Compare(a.GetReason(), b.GetReason()))
 	})
 	return entries
-}
-
-// shortText fits a text into a CSI string, with how many things it is true of.
-func shortText(text string, n int, plural string) string {
-	suffix := ""
-	if n > 1 {
-		suffix = " (" + counted(n, plural) + ")"
-	}
-	return printable.Line(text, maxCSIStringBytes-len(suffix)) + suffix
-}
-
-func healthStatus(s healer.Status) csi.VolumeHealthErrorType {
-	switch s {
-	case healer.Degraded:
-		return csi.VolumeHealthErrorType_DEGRADED
-	case healer.Inaccessible:
-		return csi.VolumeHealthErrorType_INACCESSIBLE
-	case healer.DataLoss:
-		return csi.VolumeHealthErrorType_DATA_LOSS
-	}
-	return csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE
 }

@@ -74,7 +74,8 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		m.Handler = r.unary(m.Handler, "/"+desc.ServiceName+"/"+m.MethodName)
 	}
 	for i := range d.Streams {
-		d.Streams[i].Handler = aroundStream(d.Streams[i].Handler)
+		s := &d.Streams[i]
+		s.Handler = aroundStream(s.Handler, "/"+desc.ServiceName+"/"+s.StreamName)
 	}
 	r.Server.RegisterService(&d, impl)
 }

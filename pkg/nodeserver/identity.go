@@ -2,8 +2,9 @@ package nodeserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
+	"regexp"
 
 	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -40,8 +41,10 @@ func (s *Server) Ready() error {
 	return nil
 }
 
-// maxNameBytes bounds a driver name, and each label of it.
+// maxNameBytes bounds a driver name.
 const maxNameBytes = 63
+
+var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
 // ValidDriverName checks a CSI driver name by the rules that CSI and CSI-Addons
 // share (GetPluginInfo and GetIdentity in their specifications): at most 63
@@ -51,31 +54,11 @@ const maxNameBytes = 63
 func ValidDriverName(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("driver name: is required")
+		return errors.New("driver name: is required")
 	case len(name) > maxNameBytes:
 		return fmt.Errorf("driver name %s: has %d characters, at most %d are allowed", quoted(name), len(name), maxNameBytes)
-	}
-	for label := range strings.SplitSeq(name, ".") {
-		if !validLabel(label) {
-			return fmt.Errorf("driver name %s: %s must be letters, digits and hyphens, with a letter or digit at both ends (RFC 1035)",
-				quoted(name), quoted(label))
-		}
+	case !driverName.MatchString(name):
+		return fmt.Errorf("driver name %s: must be labels of letters, digits and hyphens, with a letter or digit at both ends, joined by dots (RFC 1035)", quoted(name))
 	}
 	return nil
-}
-
-func validLabel(label string) bool {
-	if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
-		return false
-	}
-	for i := range len(label) {
-		if !alphanumeric(label[i]) && label[i] != '-' {
-			return false
-		}
-	}
-	return true
-}
-
-func alphanumeric(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }

@@ -77,7 +77,9 @@ func (s *Server) Publish(r healer.Report) {
 	if !r.After.Case.Proven() {
 		return
 	}
-	s.answers.add(r, time.Now())
+	s.answers.Add(volumeKey{valid(r.Driver), valid(r.Volume.ID)}, healer.VolumeState{
+		Verdict: r.Verdict(), Health: r.After.HealthEntries(), Checked: time.Now(),
+	})
 	if s.cfg.OnReport != nil {
 		s.cfg.OnReport(r, notice)
 	}

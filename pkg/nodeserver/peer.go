@@ -80,11 +80,7 @@ func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, 
 	if g.only != nil && !g.only(call.FullMethodName) {
 		return ctx, nil
 	}
-	who, ok := peer.FromContext(ctx)
-	if !ok {
-		return ctx, refused("the caller is unknown")
-	}
-	p, ok := who.AuthInfo.(Peer)
+	p, ok := peerOf(ctx)
 	if !ok {
 		return ctx, refused("the caller is unknown")
 	}
@@ -99,6 +95,14 @@ func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, 
 		return ctx, refused("%s", err)
 	}
 	return receiving(from.in(ctx)), nil
+}
+
+// peerOf returns the process that makes a call.
+func peerOf(ctx context.Context) (p Peer, known bool) {
+	if who, ok := peer.FromContext(ctx); ok {
+		p, known = who.AuthInfo.(Peer)
+	}
+	return p, known
 }
 
 type receivingKey struct{}

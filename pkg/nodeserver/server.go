@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
+	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
@@ -97,10 +98,15 @@ type Server struct {
 	grpc, gateway *grpc.Server
 	health        *health.Server
 	calls         calls
-	answers       answers
+	// answers has by volumeKey the healer.VolumeState that the last check or heal showed, whoever
+	// asked for it.
+	answers *lru.Cache
 	// othersIdentity is true once Register found an Identity that is not this server's.
 	othersIdentity atomic.Bool
 }
+
+// maxAnswers is many times what a node has.
+const maxAnswers = 1024
 
 // New checks the configuration and registers every service: HealerNode, the CSI-Addons
 // Identity and CSI's Node; for callers on this node also CSI's Identity, grpc.health.v1,
@@ -125,7 +131,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
+	s := &Server{cfg: cfg, rules: rules, health: health.NewServer(), answers: lru.New(maxAnswers)}
 	s.grpc = s.newGRPC(maxStreams, peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
 	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
 	s.register(registrar{Server: s.gateway})
@@ -135,8 +141,11 @@ func New(cfg Config) (*Server, error) {
 }
 
 func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
-	notOffered := func(any, grpc.ServerStream) error { return toStatus(errNotOffered) }
-	return grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(aroundStream(notOffered)))...)
+	notOffered := func(_ any, stream grpc.ServerStream) error {
+		method, _ := grpc.MethodFromServerStream(stream)
+		return around(stream.Context(), method, func() error { return toStatus(errNotOffered) })
+	}
+	return grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(notOffered))...)
 }
 
 // register registers the services that the gateway passes calls on to. None of their

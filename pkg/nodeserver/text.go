@@ -19,14 +19,8 @@ func pathText(path string, limit int) string {
 		return shown
 	}
 	half := max((limit-len(printable.Ellipsis))/2, 0)
-	head, tail := shown[:half], shown[len(shown)-half:]
-	for len(head) > 0 && !utf8.ValidString(head) {
-		head = head[:len(head)-1]
-	}
-	for len(tail) > 0 && !utf8.ValidString(tail) {
-		tail = tail[1:]
-	}
-	return head + printable.Ellipsis + tail
+	// A rune that is cut in two goes.
+	return strings.ToValidUTF8(shown[:half], "") + printable.Ellipsis + strings.ToValidUTF8(shown[len(shown)-half:], "")
 }
 
 func notPlain(r rune) bool {
@@ -42,11 +36,7 @@ func quoted(s string) string {
 	if len(s) <= limit {
 		return strconv.Quote(s)
 	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return strconv.Quote(s[:cut]) + printable.Ellipsis
+	return strconv.Quote(strings.ToValidUTF8(s[:limit], "")) + printable.Ellipsis
 }
 
 // enumerate returns "a", "a and b", "a, b and c".

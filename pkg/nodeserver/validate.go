@@ -54,7 +54,7 @@ func newRules(roots []string, standalone bool) (rules, error) {
 // volume returns the volume that a request names, or the first broken rule, in the order
 // of the fields. It does not check symlinks and existence, which would touch the node.
 func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
-	v, err := r.named(req.GetVolumeId(), fieldVolumePath, req.GetVolumePath(), req.GetStagingTargetPath(), required)
+	v, err := r.named(req.GetVolumeId(), fieldVolumePath, req.GetVolumePath(), req.GetStagingTargetPath())
 	if err != nil {
 		return healer.Volume{}, err
 	}
@@ -78,18 +78,17 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	return v, nil
 }
 
-// Whether named accepts an empty path; the staging path may always be empty.
-const (
-	required = true
-	optional = false
-)
-
-// named returns the volume that an ID and two paths name.
-func (r rules) named(id, field, path, staging string, pathRequired bool) (healer.Volume, error) {
-	if err := volumeID(id); err != nil {
-		return healer.Volume{}, err
-	}
-	if path == "" && pathRequired {
+// named returns the volume that an ID and two paths name, of which NodeHealer's volume_path must
+// not be empty.
+func (r rules) named(id, field, path, staging string) (healer.Volume, error) {
+	switch {
+	case id == "":
+		return healer.Volume{}, healer.Invalid(fieldVolumeID, "is required")
+	case strings.TrimSpace(id) == "":
+		return healer.Volume{}, healer.Invalid(fieldVolumeID, "must not be blank")
+	case len(id) > maxVolumeIDBytes:
+		return healer.Volume{}, healer.Invalid(fieldVolumeID, "has %d bytes, at most %d are allowed", len(id), maxVolumeIDBytes)
+	case path == "" && field == fieldVolumePath:
 		return healer.Volume{}, healer.Invalid(field, "is required")
 	}
 	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
@@ -101,18 +100,6 @@ func (r rules) named(id, field, path, staging string, pathRequired bool) (healer
 		}
 	}
 	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
-}
-
-func volumeID(id string) error {
-	switch {
-	case id == "":
-		return healer.Invalid(fieldVolumeID, "is required")
-	case strings.TrimSpace(id) == "":
-		return healer.Invalid(fieldVolumeID, "must not be blank")
-	case len(id) > maxVolumeIDBytes:
-		return healer.Invalid(fieldVolumeID, "has %d bytes, at most %d are allowed", len(id), maxVolumeIDBytes)
-	}
-	return nil
 }
 
 func (r rules) path(field, p string) error {
