@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -65,27 +66,20 @@ func (m *Metrics) KeepNodeCondition(ctx context.Context, api *rest.Config, node 
 }
 
 func (n *nodeCondition) run(ctx context.Context) {
-	ticker := time.NewTicker(problemEvery)
-	defer ticker.Stop()
-	for {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := n.update(ctx)
-		if text := fmt.Sprint(err); err != nil && text != n.logged && ctx.Err() == nil {
+		if err != nil && err.Error() != n.logged && ctx.Err() == nil {
 			klog.ErrorS(err, "Cannot keep the condition of the Node")
-			n.logged = text
+			n.logged = err.Error()
 		}
-		select {
-		case <-ticker.C:
-			continue
-		case <-ctx.Done():
-		}
-		if n.said != nil {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
-			defer cancel()
-			if err := n.write(ctx, map[string]any{"$patch": "delete", "type": problem}); err != nil {
-				klog.ErrorS(err, "Cannot remove the condition of the Node")
-			}
-		}
+	}, problemEvery)
+	if n.said == nil {
 		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
+	defer cancel()
+	if err := n.write(ctx, map[string]any{"$patch": "delete", "type": problem}); err != nil {
+		klog.ErrorS(err, "Cannot remove the condition of the Node")
 	}
 }
 

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
@@ -90,7 +91,11 @@ func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface)
 		if ctx.Err() != nil {
 			return
 		}
-		r.log(err)
+		// Repetitions of an error are logged once, and what the next try resolves is not at all.
+		if err != nil && err.Error() != r.logged && !resolvesItself(err) {
+			r.logged = err.Error()
+			klog.ErrorS(err, "Cannot register for the CSI-Addons controller, retrying")
+		}
 		if err == nil && time.Since(began) >= stableAfter {
 			failures = 0
 		}
@@ -125,11 +130,14 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	}
 	wanted := r.cfg.object(name, certificate, time.Now())
 	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, wanted.GetName()).String()}
-	list, err := r.list(ctx, only)
-	if err != nil {
-		return err
-	}
+	listing, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	list, err := r.objects.List(listing, only)
 	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the API does not have the kind: the CSI-Addons controller is not installed: %w", err)
+	case err != nil:
+		return fmt.Errorf("list csiaddonsnodes: %w", err)
 	case len(list.Items) == 0:
 		err = r.write(ctx, "create", wanted)
 	case list.Items[0].GetDeletionTimestamp() != nil:
@@ -162,19 +170,6 @@ func (r *Registration) name(ctx context.Context, server grpc.ClientConnInterface
 		return "", errors.New("the server has no name")
 	}
 	return who.GetName(), nil
-}
-
-func (r *Registration) list(ctx context.Context, only metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	list, err := r.objects.List(ctx, only)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("the API does not have the kind: the CSI-Addons controller is not installed: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("list csiaddonsnodes: %w", err)
-	}
-	return list, nil
 }
 
 func (r *Registration) write(ctx context.Context, verb string, wanted *unstructured.Unstructured) error {
@@ -233,11 +228,34 @@ func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions
 	}
 }
 
-// log logs repetitions of an error once, and no error that the next attempt resolves.
-func (r *Registration) log(err error) {
-	if err == nil || err.Error() == r.logged || resolvesItself(err) {
-		return
-	}
-	r.logged = err.Error()
-	klog.ErrorS(err, "Cannot register for the CSI-Addons controller, retrying")
+const (
+	// The controller reconnects when an annotation changes, as lastUpdatedAt does with
+	// every start. The names are the CSI-Addons sidecar's.
+	createdByAnnotation = "sidecar.csiaddons.openshift.io/createdByPodUID"
+	updatedAtAnnotation = "sidecar.csiaddons.openshift.io/lastUpdatedAt"
+)
+
+// endpoint returns a URL that the controller resolves to the pod's address.
+func (c RegistrationConfig) endpoint() string {
+	return fmt.Sprintf("pod://%s.%s:%d", c.Pod, c.Namespace, c.Port)
+}
+
+// object returns the CSIAddonsNode, which is also a merge patch: what others wrote,
+// such as the controller's finalizer and status, stays. The certificate is what the
+// gateway serves with.
+func (c RegistrationConfig) object(name string, certificate *x509.Certificate, now time.Time) *unstructured.Unstructured {
+	node := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{
+			"driver": map[string]any{"name": name, "nodeID": c.Node, "endpoint": c.endpoint()},
+		},
+	}}
+	node.SetGroupVersionKind(registration.CSIAddonsNodes.GroupVersion().WithKind(registration.Kind))
+	node.SetNamespace(c.Namespace)
+	node.SetName(registration.ObjectName(c.Node, name))
+	annotations := registration.Annotations(certificate)
+	annotations[createdByAnnotation], annotations[updatedAtAnnotation] = c.PodUID, now.UTC().Format(time.RFC3339)
+	node.SetAnnotations(annotations)
+	// Deleted with the pod that serves it: a node that is removed leaves nothing.
+	node.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: c.Pod, UID: types.UID(c.PodUID)}})
+	return node
 }

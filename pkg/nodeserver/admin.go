@@ -156,7 +156,7 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 }
 
 // Explain implements adminpb.AdminServer.
-func (a admin) Explain(ctx context.Context, _ *adminpb.ExplainRequest) (*adminpb.ExplainResponse, error) {
+func (a admin) Explain(_ context.Context, _ *adminpb.ExplainRequest) (*adminpb.ExplainResponse, error) {
 	out := new(adminpb.ExplainResponse)
 	for _, c := range a.server.cfg.Explained {
 		out.Conditions = append(out.Conditions, &adminpb.Condition{

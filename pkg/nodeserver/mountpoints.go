@@ -39,7 +39,11 @@ func (w wording) working(name func(path string) string) string {
 		return "nothing is mounted at " + name(c.MountPoints[0].Path) + ", and no record shows that anything was"
 	}
 	slices.SortFunc(mountPoints, compareMountPoints)
-	text := firstOf(w.maxNamed, mountPoints, func(p healer.MountPoint) string { return name(p.Path) + mounted(c, p) })
+	paths := make([]string, 0, len(mountPoints))
+	for _, p := range mountPoints {
+		paths = append(paths, p.Path)
+	}
+	text := w.firstOf(paths, func(path string) string { return name(path) + mounted(c, w.byPath[path]) })
 	slowest, probed := time.Duration(0), false
 	for _, sb := range c.Superblocks {
 		if sb.Answer.Asked {
@@ -75,17 +79,20 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 	return " (" + printable.Line(top.FSType, maxReasonBytes) + ", " + access + ")"
 }
 
-// firstOf enumerates the first mount points and counts the rest.
-func firstOf[T any](most int, mountPoints []T, name func(T) string) string {
-	shown := min(len(mountPoints), most)
-	names := make([]string, 0, shown+1)
-	for _, p := range mountPoints[:shown] {
-		names = append(names, name(p))
+// firstOf names the first mount points and counts the rest: "a", "a and b", "a, b and c".
+func (w wording) firstOf(paths []string, name func(path string) string) string {
+	var names []string
+	for _, path := range paths[:min(len(paths), w.maxNamed)] {
+		names = append(names, name(path))
 	}
-	if rest := len(mountPoints) - shown; rest > 0 {
+	if rest := len(paths) - len(names); rest > 0 {
 		names = append(names, more(rest, "mount points"))
 	}
-	return enumerate(names)
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 const (
@@ -125,7 +132,7 @@ func (w wording) path(p healer.MountPoint) string {
 func (w wording) mention(path string) string {
 	p := w.byPath[path]
 	same, ofPod := 0, 0
-	for _, other := range w.mountPoints {
+	for _, other := range w.byPath {
 		if other.Role == p.Role {
 			if same++; other.PodUID == p.PodUID {
 				ofPod++
@@ -144,7 +151,7 @@ func (w wording) mention(path string) string {
 // all mentions mount points: by their role if they are several, and all of that role.
 func (w wording) all(paths []string) string {
 	role, of := w.byPath[paths[0]].Role, 0
-	for _, p := range w.mountPoints {
+	for _, p := range w.byPath {
 		if p.Role == role {
 			of++
 		}
@@ -153,5 +160,5 @@ func (w wording) all(paths []string) string {
 	if len(paths) > 1 && role != "" && of == len(paths) && !slices.ContainsFunc(paths, other) {
 		return fmt.Sprintf("all %d %s mount points", of, role)
 	}
-	return firstOf(w.maxNamed, paths, w.mention)
+	return w.firstOf(paths, w.mention)
 }

@@ -25,7 +25,9 @@ const statusBytes = 1024
 // google.rpc.ErrorInfo, and the class by healer.Classify, which says whether another try
 // may help.
 type ErrorRow struct {
-	fits   func(error) bool
+	// is is the error, or else kind is that of the errors.
+	is     error
+	kind   healer.Kind
 	Code   codes.Code
 	Reason string
 	// Class is that of the cause where it is empty.
@@ -36,31 +38,23 @@ type ErrorRow struct {
 // return its codes and no other.
 func ErrorRows() []ErrorRow { return slices.Clone(errorRows) }
 
-// errorRows has the most particular error first; what fits none is the last. Only
+// errorRows has the most particular error first; KindUnknown is all that has no other kind. Only
 // KindDisabled and errNotOffered are UNIMPLEMENTED, which tells callers not to try again.
 var errorRows = []ErrorRow{
-	{isShuttingDown, codes.Aborted, "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)},
-	{isNotOffered, codes.Unimplemented, "NOT_OFFERED", class(healer.KindDisabled)},
-	{isKind(healer.KindInvalid), codes.InvalidArgument, "INVALID_REQUEST", class(healer.KindInvalid)},
-	{isKind(healer.KindNotFound), codes.NotFound, "VOLUME_NOT_FOUND", class(healer.KindNotFound)},
-	{isKind(healer.KindBusy), codes.Aborted, "VOLUME_BUSY", class(healer.KindBusy)},
-	{isKind(healer.KindUnauthenticated), codes.Unauthenticated, "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)},
-	{isKind(healer.KindDisabled), codes.Unimplemented, "DISABLED", class(healer.KindDisabled)},
-	{func(error) bool { return true }, codes.Unknown, "OPERATION_FAILED", api.Class{}},
+	{healer.ErrShuttingDown, 0, codes.Aborted, "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)},
+	{errNotOffered, 0, codes.Unimplemented, "NOT_OFFERED", class(healer.KindDisabled)},
+	{nil, healer.KindInvalid, codes.InvalidArgument, "INVALID_REQUEST", class(healer.KindInvalid)},
+	{nil, healer.KindNotFound, codes.NotFound, "VOLUME_NOT_FOUND", class(healer.KindNotFound)},
+	{nil, healer.KindBusy, codes.Aborted, "VOLUME_BUSY", class(healer.KindBusy)},
+	{nil, healer.KindUnauthenticated, codes.Unauthenticated, "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)},
+	{nil, healer.KindDisabled, codes.Unimplemented, "DISABLED", class(healer.KindDisabled)},
+	{nil, healer.KindUnknown, codes.Unknown, "OPERATION_FAILED", api.Class{}},
 }
-
-func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDown) }
-
-func isNotOffered(err error) bool { return errors.Is(err, errNotOffered) }
 
 // class is the one that all errors of a kind have.
 func class(k healer.Kind) api.Class {
 	c, _ := k.Class()
 	return c
-}
-
-func isKind(k healer.Kind) func(error) bool {
-	return func(err error) bool { return healer.KindOf(err) == k }
 }
 
 // refused returns the status of a call that was refused before a handler got it.
@@ -72,7 +66,9 @@ func refused(format string, args ...any) error {
 // or a volume holds. A status that the engine got from another call (a driver's answer, say)
 // becomes text: its code is about that call.
 func toStatus(err error) error {
-	row := errorRows[slices.IndexFunc(errorRows, func(r ErrorRow) bool { return r.fits(err) })]
+	row := errorRows[slices.IndexFunc(errorRows, func(r ErrorRow) bool {
+		return r.is != nil && errors.Is(err, r.is) || r.is == nil && healer.KindOf(err) == r.kind
+	})]
 	if row.Class == (api.Class{}) {
 		row.Class = healer.Classify("", "", err)
 	}

@@ -39,15 +39,6 @@ func quoted(s string) string {
 	return strconv.Quote(strings.ToValidUTF8(s[:limit], "")) + printable.Ellipsis
 }
 
-// enumerate returns "a", "a and b", "a, b and c".
-func enumerate(items []string) string {
-	if len(items) < 2 {
-		return strings.Join(items, "")
-	}
-	last := len(items) - 1
-	return strings.Join(items[:last], ", ") + " and " + items[last]
-}
-
 // unique removes repetitions and keeps the order.
 func unique(items []string) []string {
 	seen := make(map[string]bool, len(items))

@@ -21,9 +21,8 @@ type wording struct {
 	// before and after are what was wrong first, and what is wrong now, in the order in which
 	// it is told.
 	before, after []healer.Condition
-	// mountPoints are all that may be named, byPath has them by their paths.
-	mountPoints []healer.MountPoint
-	byPath      map[string]healer.MountPoint
+	// byPath has all mount points that may be named.
+	byPath map[string]healer.MountPoint
 	// pathBytes bounds each path, which loses its middle.
 	pathBytes int
 	// maxNamed is how many mount points one item names; the rest is counted.
@@ -39,23 +38,16 @@ func newWording(r healer.Report, pathBytes int) wording {
 	w := wording{r: &r, byPath: map[string]healer.MountPoint{}, pathBytes: pathBytes, maxNamed: 3, evidenceBytes: maxNoticeBytes}
 	// The last diagnosis may know less of them: a pod has ended, and a container is in a case
 	// only while something is wrong there.
-	for _, c := range []healer.Case{r.After.Case, r.Before.Case} {
-		for _, p := range c.MountPoints {
-			w.add(p)
-		}
+	for _, c := range []healer.Case{r.Before.Case, r.After.Case} {
 		for _, u := range c.Unjudged {
-			w.add(u.MountPoint)
+			w.byPath[u.MountPoint.Path] = u.MountPoint
+		}
+		for _, p := range c.MountPoints {
+			w.byPath[p.Path] = p
 		}
 	}
 	w.before, w.after = w.ordered(r.Before), w.ordered(r.After)
 	return w
-}
-
-// add adds a mount point, unless one of that path is known.
-func (w *wording) add(p healer.MountPoint) {
-	if _, known := w.byPath[p.Path]; !known {
-		w.mountPoints, w.byPath[p.Path] = append(w.mountPoints, p), p
-	}
 }
 
 // ordered returns what is wrong, mount point by mount point: those that the request named
