@@ -1,9 +1,7 @@
 package operation
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"os"
 	"strconv"
 
@@ -24,26 +22,17 @@ func KeepMemoryPrivate() error {
 	return nil
 }
 
-// KeepFilesPrivate closes inherited descriptors on exec: one that a parent process
-// left open could hold a mount busy in a worker.
-func KeepFilesPrivate() error {
-	err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
-	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // below Linux 5.11
-		return fmt.Errorf("close_range: %w", err)
-	}
-	return nil
-}
-
-// CloseInherited closes, in a worker, what a server that did not call KeepFilesPrivate left
-// open for it. What the Go runtime opened itself is closed on exec, and stays.
-func CloseInherited() error {
+// closeInherited closes what the server left open for a worker over exec(2), from a descriptor
+// on: one of a file could hold a mount busy, and programs would get it. What the Go runtime
+// opened itself is closed on exec, and stays.
+func closeInherited(first int) error {
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
 	}
 	for _, file := range open {
 		fd, err := strconv.Atoi(file.Name())
-		if err != nil || fd <= NamespaceFD {
+		if err != nil || fd < first {
 			continue
 		}
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {

@@ -43,7 +43,11 @@ func Serve(ops ...Servable) error {
 	if err := dec.Decode(&hello); err != nil {
 		return fmt.Errorf("not started by node-healer: %w", err)
 	}
-	err := greet(hello)
+	inherited := SocketFD + 1
+	if hello.Namespace {
+		inherited = NamespaceFD + 1
+	}
+	err := errors.Join(closeInherited(inherited), greet(hello))
 	if encErr := enc.Encode(Head{Err: toWire(err)}); encErr != nil {
 		return encErr
 	}

@@ -31,7 +31,6 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	if err := operation.KeepMemoryPrivate(); err != nil { // both are told secrets
 		return a, err
 	}
-	_ = operation.KeepFilesPrivate() // the server may have inherited descriptors, and passed them on
 	out := &firstOutput{limit: q.Limit}
 	program := &exec.Cmd{
 		Path: q.Path, Args: slices.Concat([]string{q.Path}, q.Args), Dir: "/",

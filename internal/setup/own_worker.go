@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -17,12 +16,12 @@ const (
 
 // MaybeWorker is the whole life of a process that was started as the worker of its own
 // program (Config.OwnWorker); it returns in every other process. Unlike node-healer, the
-// program that started it keeps neither its memory nor its files private for its children.
+// program that started it does not keep its memory private for its children.
 func MaybeWorker() {
 	if len(os.Args) != 2 || os.Args[0] != ownProgram || os.Args[1] != workerName {
 		return
 	}
-	err := errors.Join(operation.KeepMemoryPrivate(), operation.CloseInherited())
+	err := operation.KeepMemoryPrivate()
 	if err == nil {
 		err = operation.Serve(ops.Ops()...)
 	}

@@ -75,7 +75,7 @@ func start(ctx context.Context, name string, cfg config) error {
 		runtime.GOMAXPROCS(min(maxProcessors, runtime.GOMAXPROCS(0)))
 	}
 	startThreads()
-	if err := errors.Join(cfg.logging.Set(), operation.KeepMemoryPrivate(), operation.KeepFilesPrivate()); err != nil {
+	if err := errors.Join(cfg.logging.Set(), operation.KeepMemoryPrivate()); err != nil {
 		return err
 	}
 	return run(ctx, cfg)
