@@ -1,17 +1,23 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path"
+	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	runtimecontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	runnable "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -48,13 +54,15 @@ func (c Config) check() error {
 		{"Writer", c.Writer == nil},
 		{"Events", c.Events == nil},
 		{"Metrics", c.Metrics == nil},
+		{"ConfigMap", c.ConfigMap == ""},
+		{"Gateways.Namespace", c.Gateways.Namespace == ""},
+		{"Gateways.Server", c.Gateways.Server == ""},
+		{"Gateways.Self", slices.Contains([]string{c.Gateways.Self.Namespace, c.Gateways.Self.Account, c.Gateways.Self.Pod, c.Gateways.Self.PodUID}, "")},
+		{"Gateways.Trust.ServerName", c.Gateways.Trust.CAFile != "" && c.Gateways.Trust.ServerName == ""},
 	} {
 		if f.missing {
 			return fmt.Errorf("controller: Config.%s is required", f.name)
 		}
-	}
-	if c.ConfigMap == "" {
-		return errors.New("controller: the name of the ConfigMap with the settings is required")
 	}
 	if !path.IsAbs(c.KubeletRoot) {
 		return fmt.Errorf("controller: kubelet's root %q is not an absolute path", c.KubeletRoot)
@@ -70,16 +78,12 @@ func New(cfg Config) (*Reconciler, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	nodes, err := newGateways(cfg.Reader, cfg.Writer, cfg.Gateways)
-	if err != nil {
-		return nil, err
-	}
 	metrics, err := newMetrics(cfg.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	return &Reconciler{
-		cfg: cfg, nodes: nodes, metrics: metrics,
+		cfg: cfg, nodes: newGateways(cfg.Reader, cfg.Writer, cfg.Gateways), metrics: metrics,
 		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), pages: semaphore.NewWeighted(1),
 	}, nil
 }
@@ -87,11 +91,24 @@ func New(cfg Config) (*Reconciler, error) {
 // SetUp has a manager run the reconciler. Changes of a job's status do not wake it: it
 // has made them itself.
 func (r *Reconciler) SetUp(manager ctrl.Manager) error {
-	for _, p := range []periodic{
+	for _, p := range []struct {
+		every time.Duration
+		what  string
+		do    func(context.Context) error
+	}{
 		{sweepEvery, "look for taints that were left", r.sweep},
 		{searchEvery, "look for volumes that only new pods mend", r.search},
 	} {
-		if err := manager.Add(p); err != nil {
+		// At once, and then again and again; as all that a manager runs, only where it leads.
+		err := manager.Add(runnable.RunnableFunc(func(ctx context.Context) error {
+			wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
+				if err := p.do(ctx); err != nil && ctx.Err() == nil {
+					klog.ErrorS(err, "Cannot "+p.what)
+				}
+			}, p.every)
+			return nil
+		}))
+		if err != nil {
 			return err
 		}
 	}

@@ -6,12 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
@@ -40,32 +38,6 @@ func (r *Reconciler) removeTaints(ctx context.Context, node *corev1.Node, gone f
 	}
 	r.cfg.Events.Eventf(asInEvents(node.Name), nil, corev1.EventTypeNormal, ReasonTaintRemoved, string(v1alpha1.ModeEvict), "%d taints of evictions were removed", len(node.Spec.Taints)-len(left))
 	return nil
-}
-
-// periodic does something at once, and then again and again. Only the leader does.
-type periodic struct {
-	every time.Duration
-	what  string
-	do    func(context.Context) error
-}
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (periodic) NeedLeaderElection() bool { return true }
-
-// Start implements manager.Runnable.
-func (p periodic) Start(ctx context.Context) error {
-	ticker := time.NewTicker(p.every)
-	defer ticker.Stop()
-	for {
-		if err := p.do(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot "+p.what)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
 }
 
 // sweepEvery is how often taints that were left are looked for.

@@ -59,9 +59,7 @@ func (s *site) find(t *testing.T) (route, *outcome) {
 		}
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
-	g, err := newGateways(api, api, Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity})
-	must(t, err)
-	return g.find(t.Context(), "node-1")
+	return newGateways(api, api, Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity}).find(t.Context(), "node-1")
 }
 
 func TestGatewayIsFoundByItsRegistration(t *testing.T) {
@@ -79,7 +77,7 @@ func TestGatewayIsNotFound(t *testing.T) {
 		change       func(*site)
 		reason, says string
 	}{
-		"no node":             {func(s *site) { s.node = &corev1.Node{} }, ReasonNodeNotReady, "does not exist"},
+		"no node":             {func(s *site) { s.node = &corev1.Node{} }, ReasonNodeNotReady, "not found"},
 		"node down":           {func(s *site) { s.node.Status.Conditions[0].Status = corev1.ConditionUnknown }, ReasonNodeNotReady, "is not ready"},
 		"node without word":   {func(s *site) { s.node.Status.Conditions = nil }, ReasonNodeNotReady, "does not say"},
 		"no registration":     {func(s *site) { s.registration.SetName("") }, ReasonGatewayNotRegistered, "node-1-server"},
