@@ -46,20 +46,18 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ask := check
+	var o outcome
 	if mode == v1alpha1.ModeHeal {
-		ask = heal
+		var answer *healerpb.NodeHealerResponse
+		answer, err = healerpb.NewHealerNodeClient(conn).NodeHealer(ctx, req)
+		o = answered(answer.GetAbnormal(), answer.GetMessage(), true)
+	} else {
+		o, err = check(ctx, conn, req)
 	}
-	o, err := ask(ctx, conn, req)
 	if err != nil {
 		return failed(err, tls.failure())
 	}
 	return o
-}
-
-func heal(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.NodeHealerRequest) (outcome, error) {
-	answer, err := healerpb.NewHealerNodeClient(conn).NodeHealer(ctx, req)
-	return answered(answer.GetAbnormal(), answer.GetMessage(), true), err
 }
 
 // check uses CSI's own call, which heals nothing whatever the caller may do:

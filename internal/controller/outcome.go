@@ -103,10 +103,8 @@ func byCode(code codes.Code) outcome {
 	}
 }
 
-// worse reports whether an outcome says more than another of the same node: an error
-// more than an abnormal volume, and that more than a healthy one.
-func (o outcome) worse(than outcome) bool { return o.weight() > than.weight() }
-
+// weight is how much an outcome says, of those of one node: an error more than an abnormal
+// volume, and that more than a healthy one.
 func (o outcome) weight() int {
 	switch {
 	case o.abnormal == nil:

@@ -144,8 +144,8 @@ func (p *pass) run(ctx context.Context) (ctrl.Result, error) {
 	if err := p.save(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	node := nextDue(p.job.Status.Nodes, time.Now())
-	if node == nil {
+	node, due := nextDue(p.job.Status.Nodes)
+	if node == nil || time.Now().Before(due) {
 		return p.pause(ctx)
 	}
 	return p.try(ctx, node, now.running[node.Node])
@@ -184,7 +184,7 @@ func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst ou
 		if p.job.Spec.Mode == v1alpha1.ModeEvict && ptr.Deref(o.abnormal, false) {
 			o.class = changing // a new stage should have helped
 		}
-		if i == 0 || o.worse(worst) {
+		if i == 0 || o.weight() > worst.weight() {
 			worst = o
 		}
 		if o.code == "" {
@@ -197,24 +197,11 @@ func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst ou
 // pause saves the status and returns when the next node is due; when none is, the job
 // ends, which saves it.
 func (p *pass) pause(ctx context.Context) (ctrl.Result, error) {
-	var next time.Time
-	for i := range p.job.Status.Nodes {
-		node := &p.job.Status.Nodes[i]
-		if finished(node) {
-			continue
-		}
-		due := time.Now()
-		if node.NextTryTime != nil {
-			due = node.NextTryTime.Time
-		}
-		if next.IsZero() || due.Before(next) {
-			next = due
-		}
-	}
-	if next.IsZero() {
+	node, due := nextDue(p.job.Status.Nodes)
+	if node == nil {
 		return ctrl.Result{}, p.verdict()
 	}
-	return ctrl.Result{RequeueAfter: max(time.Until(next), time.Millisecond)}, p.save(ctx)
+	return ctrl.Result{RequeueAfter: max(time.Until(due), time.Millisecond)}, p.save(ctx)
 }
 
 // awaitPod comes back while a pod may still run that uses the volume.

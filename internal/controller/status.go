@@ -119,8 +119,10 @@ func (p *pass) end(ctx context.Context, e *ending) (ctrl.Result, error) {
 	}
 	p.jobs.WithLabelValues(string(p.job.Spec.Mode), string(s.Result), e.reason).Inc()
 	claim := p.volume.claim
-	p.tell(p.job, claim, level, e.reason, e.message)
-	if claim != nil {
+	if claim == nil { // it was not found
+		p.tell(p.job, nil, level, e.reason, e.message)
+	} else {
+		p.tell(p.job, claim, level, e.reason, e.message)
 		p.tell(claim, p.job, level, e.reason, fmt.Sprintf("%s of VolumeHealJob %s: %s", p.job.Spec.Mode, p.job.Name, e.message))
 	}
 	return p.expire(ctx, p.job)
@@ -166,11 +168,7 @@ func (p *pass) save(ctx context.Context) error {
 	return client.IgnoreNotFound(err)
 }
 
-// tell makes an event. The second object may be a nil claim.
+// tell makes an event.
 func (p *pass) tell(on, related client.Object, level, reason, message string) {
-	if claim, is := related.(*corev1.PersistentVolumeClaim); is && claim == nil {
-		p.cfg.Events.Eventf(on, nil, level, reason, string(p.job.Spec.Mode), "%s", printable.Line(message, maxMessageBytes))
-		return
-	}
 	p.cfg.Events.Eventf(on, related, level, reason, string(p.job.Spec.Mode), "%s", printable.Line(message, maxMessageBytes))
 }

@@ -25,7 +25,15 @@ type usage struct {
 
 func (r *Reconciler) readUsage(ctx context.Context, claim *corev1.PersistentVolumeClaim) (usage, error) {
 	u := usage{running: map[string][]types.UID{}}
-	err := r.eachPod(ctx, client.ListOptions{Namespace: claim.Namespace, FieldSelector: notEnded}, func(pod *corev1.Pod) { u.add(pod, claim) })
+	err := r.eachPod(ctx, client.ListOptions{Namespace: claim.Namespace, FieldSelector: notEnded}, func(pod *corev1.Pod) {
+		switch {
+		case !uses(pod, claim):
+		case pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "":
+			u.running[pod.Spec.NodeName] = append(u.running[pod.Spec.NodeName], pod.UID)
+		default:
+			u.others++
+		}
+	})
 	for _, uids := range u.running {
 		slices.Sort(uids)
 	}
@@ -46,16 +54,6 @@ func (r *Reconciler) eachClaim(ctx context.Context, visit func(*metav1.PartialOb
 	claims := &metav1.PartialObjectMetadataList{}
 	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
 	return list(ctx, r, claims, everywhere, visit)
-}
-
-func (u *usage) add(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) {
-	switch {
-	case !uses(pod, claim):
-	case pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "":
-		u.running[pod.Spec.NodeName] = append(u.running[pod.Spec.NodeName], pod.UID)
-	default:
-		u.others++
-	}
 }
 
 // uses reports whether a pod has a claim among its volumes, by name or as its own
