@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,10 +135,10 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 		Namespace: p.job.Namespace, Job: p.job.Name, JobUID: p.job.UID, Claim: p.volume.claim.Name, ClaimUID: p.volume.claim.UID,
 		Driver: driver, Node: node, Start: now.Unix(),
 	}
-	if why := all.spent(next, *allowed.PerHour, now); why != "" {
-		return refuse(why)
-	}
-	if busy := all.busy(next, *allowed.Max); busy != "" {
+	switch spent, busy := all.hinders(next, allowed, now); {
+	case spent != "":
+		return refuse(spent)
+	case busy != "":
 		return awaitTurn("%s", busy)
 	}
 	e, err := p.readEvidence(ctx, node, pods, nil)
@@ -147,7 +148,11 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	if err := p.confirm(ctx, e); err != nil {
 		return err
 	}
-	message := fmt.Sprintf("evict %s of node %s: %s", podNames(e.goes()), node, e.asked.message)
+	var names []string
+	for _, pod := range e.goes() {
+		names, next.Pods = append(names, pod.Name), append(next.Pods, pod.UID)
+	}
+	message := fmt.Sprintf("evict %d pods (%s) of node %s: %s", len(names), strings.Join(names, ", "), node, e.asked.message)
 	if p.job.Spec.DryRun {
 		return &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
 	}
@@ -156,9 +161,6 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	}
 	if now.Sub(p.job.Status.SickSince.Time) < allowed.After.Duration {
 		return &waiting{reason: ReasonEvictionWaits, message: fmt.Sprintf("once the volume was sick for %v, pods are evicted: %s", allowed.After.Duration, e.asked.message)}
-	}
-	for _, pod := range e.goes() {
-		next.Pods = append(next.Pods, pod.UID)
 	}
 	next.NoTaint = e.staysStaged()
 	return p.begins(ctx, next, allowed, message)
@@ -201,21 +203,19 @@ func (p *pass) confirm(ctx context.Context, e *evidence) error {
 			return refuse(fmt.Sprintf("node %s does not say that it has the volume staged", node))
 		}
 	}
-	switch why, err := p.tryEvictions(ctx, e.goes()); {
-	case err != nil:
-		return err
-	case why != "":
-		return refuse(why)
+	why, err := p.tryEvictions(ctx, e.goes())
+	if err == nil && why != "" {
+		err = refuse(why)
 	}
-	return nil
+	return err
 }
 
 // begins writes an eviction down, unless another controller has meanwhile written down one
 // that keeps it from beginning.
 func (p *pass) begins(ctx context.Context, next ledgerEntry, allowed clustersettings.Eviction, message string) error {
-	busy := ""
+	var spent, busy string
 	err := p.changeLedger(ctx, func(l ledger) ledger {
-		if busy = cmp.Or(l.spent(next, *allowed.PerHour, time.Now()), l.busy(next, *allowed.Max)); busy == "" {
+		if spent, busy = l.hinders(next, allowed, time.Now()); spent+busy == "" {
 			l = append(l, next)
 		}
 		return l
@@ -225,8 +225,8 @@ func (p *pass) begins(ctx context.Context, next ledgerEntry, allowed clustersett
 		return refuse("there is no ConfigMap " + ledgerName + " to write the eviction down")
 	case err != nil:
 		return err
-	case busy != "":
-		return awaitTurn("%s", busy)
+	case spent+busy != "":
+		return awaitTurn("%s", cmp.Or(spent, busy))
 	}
 	if !next.NoTaint {
 		message += fmt.Sprintf(". No new pod is scheduled to the node until the volume is unstaged, for %v at most (taint %s%s)",
@@ -406,11 +406,13 @@ func (p *pass) finish(ctx context.Context, entry ledgerEntry, node *corev1.Node)
 	if entry.NoTaint {
 		return p.settle(ctx, entry, succeeded)
 	}
-	inUse, err := p.inUse(ctx, node)
-	if err != nil {
+	// Kubelet keeps the list of volumes in use for drivers with attachments only.
+	from, driver := p.volume.pv.Spec.CSI, &storagev1.CSIDriver{}
+	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: from.Driver}, driver); err != nil {
 		return err
 	}
-	if inUse {
+	name := corev1.UniqueVolumeName("kubernetes.io/csi/" + from.Driver + "^" + from.VolumeHandle)
+	if ptr.Deref(driver.Spec.AttachRequired, true) && slices.Contains(node.Status.VolumesInUse, name) {
 		return &waiting{reason: ReasonUnstaging, message: fmt.Sprintf("kubelet of node %s has the volume in use", node.Name)}
 	}
 	if staged, known, why := p.staged(ctx, node.Name); staged || !known {
@@ -459,12 +461,4 @@ func (p *pass) tellAct(entry ledgerEntry, level, reason, message string) {
 // asInEvents is a node as events name it: with its name as the UID, as kubelet's do.
 func asInEvents(node string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node)}}
-}
-
-func podNames(pods []corev1.Pod) string {
-	names := make([]string, 0, len(pods))
-	for _, pod := range pods {
-		names = append(names, pod.Name)
-	}
-	return fmt.Sprintf("%d pods (%s)", len(pods), strings.Join(names, ", "))
 }

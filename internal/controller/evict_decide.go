@@ -34,7 +34,7 @@ type evidence struct {
 	settings  map[string]string
 	volume    volume
 	namespace *corev1.Namespace
-	// class is nil where the volume has none.
+	// class and driver have no name where there is none.
 	class  *storagev1.StorageClass
 	driver *storagev1.CSIDriver
 	node   *corev1.Node
@@ -144,10 +144,7 @@ func (e *evidence) annotatedAgainst() string {
 		kind   string
 		object metav1.Object
 	}
-	all := []annotated{{"Namespace", e.namespace}, {"PersistentVolumeClaim", e.volume.claim}, {"PersistentVolume", e.volume.pv}, {"Node", e.node}}
-	if e.class != nil {
-		all = append(all, annotated{"StorageClass", e.class})
-	}
+	all := []annotated{{"Namespace", e.namespace}, {"PersistentVolumeClaim", e.volume.claim}, {"PersistentVolume", e.volume.pv}, {"Node", e.node}, {"StorageClass", e.class}}
 	for i := range e.pods {
 		all = append(all, annotated{"Pod", &e.pods[i]})
 	}
@@ -267,19 +264,14 @@ func (e *evidence) podStays(pod *corev1.Pod) string {
 		return "is static"
 	case owner == nil:
 		return "has no controller that would make a new one"
-	case !makesNewPods(owner):
+	// The controller has to make a new pod that may run on any node. That of a Job starts its
+	// work again, and that of a DaemonSet comes back to the node.
+	case !strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/") || owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet":
 		return fmt.Sprintf("is of a %s, which is not known to make a new one elsewhere", owner.Kind)
 	case pod.Annotations[safeToEvict] != "true" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }):
 		return fmt.Sprintf("has an emptyDir, which would be lost, and not the annotation %s=true", safeToEvict)
 	}
 	return ""
-}
-
-// makesNewPods reports whether a controller makes a new pod that may run on any node. That
-// of a Job starts its work again, and that of a DaemonSet comes back to the node.
-func makesNewPods(owner *metav1.OwnerReference) bool {
-	group, _, _ := strings.Cut(owner.APIVersion, "/")
-	return group == appsv1.GroupName && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet")
 }
 
 // othersLost: another volume of the pods has something that is lost with them, for example
@@ -304,7 +296,7 @@ func (e *evidence) othersLost() string {
 // the taint kept away one that is made anew meanwhile, nothing would ever be unstaged.
 func (e *evidence) driverKeptAway() string {
 	name := e.volume.pv.Spec.CSI.Driver
-	if e.driver == nil {
+	if e.driver.Name == "" {
 		return fmt.Sprintf("there is no CSIDriver %s", name)
 	}
 	if e.notReady != "" {

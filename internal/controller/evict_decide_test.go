@@ -21,8 +21,9 @@ func goodEvidence() *evidence {
 	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	e := &evidence{
 		settings: map[string]string{"evict": "drivers: [driver]", "mode": "heal"}, volume: volume{claim, pv},
-		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
-		node: theNode("node-1"), pods: []corev1.Pod{*appPod("node-1", "a")},
+		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, class: &storagev1.StorageClass{},
+		driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}},
+		node:   theNode("node-1"), pods: []corev1.Pod{*appPod("node-1", "a")},
 		daemons: []appsv1.DaemonSet{set}, sick: []string{"ns/claim", "ns/b", "ns/c"}, fences: []fence{{"other", []string{"10.0.0.8/32"}}},
 		asked: answered(true, "abnormal", false),
 	}
@@ -131,7 +132,7 @@ var evictionRefusals = map[string]struct {
 		"tolerates the taint",
 	},
 	"one of two pods":      {func(e *evidence) { e.pods = append(e.pods, *podOn("node-1", "b")) }, "pod b has no controller"},
-	"no CSIDriver":         {func(e *evidence) { e.driver = nil }, "no CSIDriver"},
+	"no CSIDriver":         {func(e *evidence) { e.driver.Name = "" }, "no CSIDriver"},
 	"no DaemonSet":         {func(e *evidence) { e.daemons = nil }, "is not found on node"},
 	"its pod is not ready": {func(e *evidence) { e.notReady = "kube-system/driver-x" }, "is not ready"},
 	"it tolerates nothing": {tolerations(), "does not tolerate the taint " + taintKey},
@@ -310,7 +311,6 @@ func TestPodsAreEvictedFor(t *testing.T) {
 		"another volume shut down, too": func(e *evidence) {
 			e.others = []otherVolume{{e.volume, e.asked}}
 		},
-		"no class": func(e *evidence) { e.class = nil },
 		"a StatefulSet": func(e *evidence) {
 			e.pods[0].OwnerReferences = ownedBy("StatefulSet", "db")
 		},

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,8 +41,10 @@ var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Ver
 // only where the node says that the volume is sick, and the Node last, which is written to
 // next. What cannot be asked for is an error, and no decision.
 func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod, begun []types.UID) (*evidence, error) {
-	e := &evidence{volume: p.volume, pods: pods, begun: begun, namespace: &corev1.Namespace{}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}}
-	claim, pv := p.volume.claim, p.volume.pv
+	e := &evidence{
+		volume: p.volume, pods: pods, begun: begun, namespace: &corev1.Namespace{}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
+		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+	}
 	if here := e.here(); len(here) > 0 {
 		// With the path of a pod, so that what is wrong with its mount is found, too.
 		e.asked = p.check(ctx, node, p.volume.request(p.cfg.KubeletRoot, here[0].UID))
@@ -52,30 +53,33 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod,
 	if e.settings, err = p.readSettings(ctx); err != nil {
 		return nil, err
 	}
-	if ptr.Deref(e.asked.abnormal, false) {
-		err = p.readOthers(ctx, e)
-	}
-	if err != nil || !ptr.Deref(e.asked.abnormal, false) {
-		return e, cmp.Or(err, ctx.Err())
-	}
-	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: claim.Namespace}, e.namespace); err != nil {
-		return nil, err
-	}
-	if e.class, err = optional(ctx, p.cfg.Reader, pv.Spec.StorageClassName, &storagev1.StorageClass{}); err != nil {
-		return nil, err
-	}
-	if e.driver, err = optional(ctx, p.cfg.Reader, pv.Spec.CSI.Driver, &storagev1.CSIDriver{}); err != nil {
-		return nil, err
-	}
-	for _, read := range []func(context.Context, *evidence) error{p.readDaemons, p.readVolumes, p.readSick, p.readFences} {
+	for _, read := range []func(context.Context, *evidence) error{
+		p.readOthers, p.readObjects, p.readDaemons, p.readVolumes, p.readSick, p.readFences,
+		func(ctx context.Context, e *evidence) error {
+			return p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node)
+		},
+	} {
+		if !ptr.Deref(e.asked.abnormal, false) {
+			break
+		}
 		if err := read(ctx, e); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node); err != nil {
-		return nil, err
-	}
 	return e, ctx.Err()
+}
+
+// readObjects reads what may forbid the eviction, and the driver. Class and driver may be missing.
+func (r *Reconciler) readObjects(ctx context.Context, e *evidence) error {
+	if err := r.cfg.Reader.Get(ctx, client.ObjectKey{Name: e.volume.claim.Namespace}, e.namespace); err != nil {
+		return err
+	}
+	if class := e.volume.pv.Spec.StorageClassName; class != "" {
+		if err := r.cfg.Reader.Get(ctx, client.ObjectKey{Name: class}, e.class); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return client.IgnoreNotFound(r.cfg.Reader.Get(ctx, client.ObjectKey{Name: e.volume.pv.Spec.CSI.Driver}, e.driver))
 }
 
 // check asks a node about the volume, as one of the calls that it may get at a time.
@@ -85,18 +89,6 @@ func (p *pass) check(ctx context.Context, node string, req *healerpb.NodeHealerR
 	}
 	defer p.calls.giveBack(node)
 	return p.nodes.call(ctx, node, v1alpha1.ModeCheck, req, min(p.timeout(), evictCheckTimeout))
-}
-
-// optional returns a cluster-scoped object; nil: there is none.
-func optional[T client.Object](ctx context.Context, api client.Reader, name string, object T) (T, error) {
-	var none T
-	if name == "" {
-		return none, nil
-	}
-	if err := api.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
-		return none, client.IgnoreNotFound(err)
-	}
-	return object, nil
 }
 
 // readSettings returns the settings of the cluster; nil: there are none.
@@ -259,15 +251,4 @@ func (p *pass) staged(ctx context.Context, node string) (staged, known bool, why
 		return true, true, ""
 	}
 	return true, false, o.message
-}
-
-// inUse reports whether the API says that a node has the volume in use. Kubelet keeps that
-// list for drivers with attachments only.
-func (p *pass) inUse(ctx context.Context, node *corev1.Node) (bool, error) {
-	from, driver := p.volume.pv.Spec.CSI, &storagev1.CSIDriver{}
-	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: from.Driver}, driver); err != nil {
-		return true, err
-	}
-	name := corev1.UniqueVolumeName("kubernetes.io/csi/" + from.Driver + "^" + from.VolumeHandle)
-	return ptr.Deref(driver.Spec.AttachRequired, true) && slices.Contains(node.Status.VolumesInUse, name), nil
 }

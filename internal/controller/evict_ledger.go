@@ -83,50 +83,41 @@ func (l ledger) taints() (n float64) {
 	return n
 }
 
-// busy says which evictions have to end before another one begins; empty: none.
-func (l ledger) busy(next ledgerEntry, most int) string {
-	open := 0
-	for _, e := range l {
-		if !e.open() {
-			continue
-		}
-		if open++; e.ClaimUID == next.ClaimUID {
-			return fmt.Sprintf("VolumeHealJob %s/%s evicts the claim's pods", e.Namespace, e.Job)
-		}
-	}
-	if open >= most {
-		return fmt.Sprintf("the pods of %d claims are being evicted, and the setting evict.max is %d", open, most)
-	}
-	return ""
-}
-
-// spent says which limit another eviction would pass; empty: none.
-func (l ledger) spent(next ledgerEntry, perHour int, now time.Time) string {
-	claims, drivers, tainted := 0, 0, time.Duration(0)
+// hinders says which limit another eviction would pass, and which evictions have to end before
+// it begins; empty: none.
+func (l ledger) hinders(next ledgerEntry, allowed clustersettings.Eviction, now time.Time) (spent, busy string) {
+	open, claims, drivers, tainted := 0, 0, 0, time.Duration(0)
 	for _, e := range l.within(now) {
+		end := e.End
+		if e.open() {
+			open++
+			end = now.Unix()
+		}
 		if e.ClaimUID == next.ClaimUID {
 			claims++
+			if e.open() {
+				busy = fmt.Sprintf("VolumeHealJob %s/%s evicts the claim's pods", e.Namespace, e.Job)
+			}
 		}
 		if e.Driver == next.Driver {
 			drivers++
 		}
 		if e.Node == next.Node && !e.NoTaint {
-			end := e.End
-			if e.open() {
-				end = now.Unix()
-			}
 			tainted += time.Duration(max(end-e.Start, 0)) * time.Second
 		}
 	}
+	if busy == "" && open >= *allowed.Max {
+		busy = fmt.Sprintf("the pods of %d claims are being evicted, and the setting evict.max is %d", open, *allowed.Max)
+	}
 	switch {
 	case claims >= maxPerClaim:
-		return fmt.Sprintf("the claim's pods were evicted %d times within an hour", claims)
-	case drivers >= perHour:
-		return fmt.Sprintf("driver %s had %d evictions within an hour, and the setting evict.perHour is %d", next.Driver, drivers, perHour)
+		spent = fmt.Sprintf("the claim's pods were evicted %d times within an hour", claims)
+	case drivers >= *allowed.PerHour:
+		spent = fmt.Sprintf("driver %s had %d evictions within an hour, and the setting evict.perHour is %d", next.Driver, drivers, *allowed.PerHour)
 	case tainted+evictDeadline > maxTainted:
-		return fmt.Sprintf("node %s had our taints for %v within an hour, and may have them for %v in all", next.Node, tainted, maxTainted)
+		spent = fmt.Sprintf("node %s had our taints for %v within an hour, and may have them for %v in all", next.Node, tainted, maxTainted)
 	}
-	return ""
+	return spent, busy
 }
 
 // within leaves out what ended more than an hour ago.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -543,11 +544,12 @@ func TestLimits(t *testing.T) {
 		"another node's is open":  {l: ledger{entry("x", "e", "m", 6*time.Minute, 0)}, busy: "evict.max is 1"},
 		"the claim's own is open": {l: ledger{entry("c", "d", "m", time.Minute, 0)}, busy: "evicts the claim's pods"},
 	} {
-		if got := tc.l.spent(next, 3, now); !strings.Contains(got, tc.spent) || (got == "") != (tc.spent == "") {
-			t.Errorf("%s: spent %q", name, got)
+		spent, busy := tc.l.hinders(next, clustersettings.Eviction{PerHour: ptr.To(3), Max: ptr.To(1)}, now)
+		if !strings.Contains(spent, tc.spent) || (spent == "") != (tc.spent == "") {
+			t.Errorf("%s: spent %q", name, spent)
 		}
-		if got := tc.l.busy(next, 1); !strings.Contains(got, tc.busy) || (got == "") != (tc.busy == "") {
-			t.Errorf("%s: busy %q", name, got)
+		if !strings.Contains(busy, tc.busy) || (busy == "") != (tc.busy == "") {
+			t.Errorf("%s: busy %q", name, busy)
 		}
 	}
 }
