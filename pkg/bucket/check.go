@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 const (
@@ -36,22 +34,20 @@ func Unusable(err error) Report {
 	return Report{Verdict: NotJudged, Message: fmt.Sprintf("%s: %v", NotJudged, err), Conditions: []Condition{}}
 }
 
-// Check asks the server of b. What the table wants to be confirmed it asks again after that
-// time: whatever else is answered then, the next such answer is the first one again.
+// Check asks the server of b, and again until its answer is certain.
 func Check(ctx context.Context, b Bucket) Report {
-	var suspected healer.Reason
+	var m memory
 	for {
 		a, err := ask(ctx, b)
 		if err != nil {
 			return Unusable(err)
 		}
-		row, known := b.rowOf(a)
-		if row.Confirm == 0 || row.Condition.Reason == suspected {
-			return diagnose(b, a, row.Condition, known)
+		again := m.learn(b, a)
+		if again <= 0 {
+			return m.report
 		}
-		suspected = row.Condition.Reason
 		select {
-		case <-time.After(row.Confirm):
+		case <-time.After(again):
 		case <-ctx.Done():
 			return Unusable(fmt.Errorf("%s, and there was no time to ask again", a.evidence()))
 		}

@@ -126,19 +126,21 @@ func (m *memory) holds(doubtful bool) time.Duration {
 	return askEvery
 }
 
-// learn takes an answer. One that has to be confirmed is a condition from the first time on,
-// and no loss of data before the second, which comes with a later check: none waits for it.
-func (m *memory) learn(b Bucket, a answer) {
+// learn takes an answer, and returns for how long it is not certain. One that has to be confirmed
+// is a condition from the first time on, and no loss of data before the second, with which a
+// provider does not wait. Whatever else is answered in between, the next one is the first again.
+func (m *memory) learn(b Bucket, a answer) (again time.Duration) {
 	row, known := b.rowOf(a)
 	if row.Condition.Reason != m.suspected {
 		m.since, m.suspected = a.Time, row.Condition.Reason
 	}
 	m.at, m.report = a.Time, diagnose(b, a, row.Condition, known)
-	if row.Confirm > a.Time.Sub(m.since) {
+	if again = row.Confirm - a.Time.Sub(m.since); again > 0 {
 		first := &m.report.Conditions[0]
 		first.Status = healer.Inaccessible
 		first.Message += fmt.Sprintf("; not certain before it is answered again %s later", row.Confirm)
 	}
+	return again
 }
 
 // Examine implements healer.Provider.
