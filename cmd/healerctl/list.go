@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
@@ -82,7 +83,7 @@ func volumeTable(wide bool, volumes []*adminpb.Volume) *table {
 		if n := len(v.GetPods()); n > 1 && !wide {
 			pod = fmt.Sprintf("%s +%d", v.GetPods()[0], n-1)
 		}
-		says := health(v)
+		says := why.Health(v)
 		if v.GetChecked() != nil && v.GetDue() == nil { // nothing renews it
 			says += ", " + duration.HumanDuration(time.Since(v.GetChecked().AsTime())) + " ago"
 		}

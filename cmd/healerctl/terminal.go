@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -27,29 +28,16 @@ func isTerminal(w io.Writer) bool {
 	return is && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor
 }
 
-// colours reports whether w shows colours and the person wants them (https://no-color.org).
-func colours(w io.Writer) bool {
-	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
+// colours are those of verdicts; all others are faint.
+var colours = map[string]string{"abnormal": red, "unhealthy": red, "healthy": green, "healed": green}
 
-// colourOf returns the colour of a verdict.
-func colourOf(verdict string) string {
-	switch verdict {
-	case "abnormal", "unhealthy":
-		return red
-	case "healthy", "healed":
-		return green
-	default:
-		return faint
-	}
-}
-
-// painted returns a text in the colour of a verdict, where colours are shown.
+// painted returns a text in the colour of a verdict, where w shows colours and the person wants
+// them (https://no-color.org).
 func painted(w io.Writer, verdict, text string) string {
-	if !colours(w) {
+	if !isTerminal(w) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return text
 	}
-	return colourOf(verdict) + text + normal
+	return cmp.Or(colours[verdict], faint) + text + normal
 }
 
 // progress says on a terminal what goes on, and for how long, once that is noticed, until done has

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
@@ -54,8 +55,8 @@ func listVolumes(ctx context.Context, client adminpb.AdminClient) (l listing, er
 	if l.volumes, err = all(stream, err); err != nil {
 		return l, err
 	}
-	if why := stream.Trailer().Get(adminpb.TrailerUnlisted); len(why) > 0 {
-		l.unlisted = status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))
+	if lacks := stream.Trailer().Get(adminpb.TrailerUnlisted); len(lacks) > 0 {
+		l.unlisted = status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(lacks, "; "))
 	}
 	if len(stream.Trailer().Get(adminpb.TrailerLoopOff)) > 0 {
 		l.note = "the node's own loop is off (--loop): health is what a call showed last\n"
@@ -140,7 +141,7 @@ func printChanges(w io.Writer, list listing, said map[string]string) (err error)
 	now := map[string]string{}
 	for _, v := range list.volumes {
 		of := v.GetDriver() + "  " + v.GetVolumeId()
-		if now[of] = health(v); said[of] != now[of] {
+		if now[of] = why.Health(v); said[of] != now[of] {
 			say(of, now[of], v.GetVerdict())
 		}
 	}
@@ -152,22 +153,4 @@ func printChanges(w io.Writer, list listing, said map[string]string) (err error)
 	}
 	maps.Copy(said, now)
 	return err
-}
-
-// health returns what was seen of a volume last, in a few words.
-func health(v *adminpb.Volume) string {
-	says := cmp.Or(v.GetVerdict(), "not checked yet")
-	if v.GetVerdict() == "" && len(v.GetReasons()) > 0 {
-		says = "no answer"
-	}
-	if len(v.GetReasons()) > 0 {
-		says += ": " + strings.Join(v.GetReasons(), ", ")
-	}
-	if v.GetLeft() != "" {
-		says += " (left alone: " + v.GetLeft() + ")"
-	}
-	if v.GetError() != "" {
-		says += " (last error: " + v.GetError() + ")"
-	}
-	return says
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 )
@@ -62,16 +63,8 @@ func (a *api) newest(ctx context.Context, uid string) (map[said]*corev1.Event, e
 // timeOf returns when something happened last: recorders of the old and of the new kind of
 // events keep that in different fields.
 func timeOf(e *corev1.Event) time.Time {
-	latest := e.CreationTimestamp.Time
-	for _, at := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
-		if at.After(latest) {
-			latest = at
-		}
-	}
-	if e.Series != nil && e.Series.LastObservedTime.After(latest) {
-		latest = e.Series.LastObservedTime.Time
-	}
-	return latest
+	last := ptr.Deref(e.Series, corev1.EventSeries{}).LastObservedTime.Time
+	return slices.MaxFunc([]time.Time{e.CreationTimestamp.Time, e.LastTimestamp.Time, e.EventTime.Time, last}, time.Time.Compare)
 }
 
 // events reads what scheduler, attach-detach controller, kubelet and node-healer say of the

@@ -160,10 +160,7 @@ func (p *podCase) conditions(ctx context.Context) {
 		if i < 0 {
 			continue
 		}
-		says := fmt.Sprintf("claim %s, on this node: %s: %s", p.volumes[i].claim, cmp.Or(s.GetVerdict(), "no answer"), strings.Join(s.GetReasons(), ", "))
-		if s.GetError() != "" {
-			says += " (last error: " + s.GetError() + ")"
-		}
+		says := "claim " + p.volumes[i].claim + ", on this node: " + Health(s)
 		if s.GetChecked() != nil {
 			says += " (checked " + s.GetChecked().AsTime().Format(time.RFC3339) + ")"
 		}
@@ -177,6 +174,24 @@ func (p *podCase) conditions(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// Health returns what was seen of a volume last, in a few words.
+func Health(v *adminpb.Volume) string {
+	says := cmp.Or(v.GetVerdict(), "not checked yet")
+	if v.GetVerdict() == "" && len(v.GetReasons()) > 0 {
+		says = "no answer"
+	}
+	if len(v.GetReasons()) > 0 {
+		says += ": " + strings.Join(v.GetReasons(), ", ")
+	}
+	if v.GetLeft() != "" {
+		says += " (left alone: " + v.GetLeft() + ")"
+	}
+	if v.GetError() != "" {
+		says += " (last error: " + v.GetError() + ")"
+	}
+	return says
 }
 
 // leftovers finds what kubelet has of pods that do not exist any more, and of this one once it
