@@ -67,9 +67,9 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 		return false, ctrl.Result{}, err
 	}
 	i := slices.IndexFunc(all, func(e ledgerEntry) bool { return e.JobUID == p.job.UID })
-	p.waits = p.job.Status.StartTime.Time
+	since := p.job.Status.StartTime.Time
 	if i >= 0 {
-		p.waits = time.Unix(all[i].Start, 0)
+		since = time.Unix(all[i].Start, 0)
 	}
 	switch {
 	case i < 0:
@@ -84,25 +84,19 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 	default: // without an outcome the sweeper closed it
 		err = &ending{reason: ReasonEvictionGaveUp, message: cmp.Or(all[i].Outcome, p.tookTooLong())}
 	}
-	if why := (*waiting)(nil); errors.As(err, &why) {
-		result, err = p.wait(ctx, why)
-		return false, result, err
-	}
-	if err != nil {
+	var why *waiting
+	switch waits := errors.As(err, &why); {
+	case waits && why.inTime && (p.job.Spec.DryRun || time.Now().After(p.deadline())):
+		return false, ctrl.Result{}, refuse(why.message)
+	case waits:
+		p.progress(why.reason, why.message)
+		// The later the longer the eviction waits: each time costs several lists of the API.
+		return false, later(min(max(evictDelay, time.Since(since)/8), evictCheckTimeout)), p.save(ctx)
+	case err != nil:
 		return false, ctrl.Result{}, err
 	}
 	// The next step begins at once, from what the API has then.
 	return false, ctrl.Result{RequeueAfter: time.Millisecond}, p.save(ctx)
-}
-
-// wait comes back the later the longer the eviction waits: each time costs several lists of
-// the API.
-func (p *pass) wait(ctx context.Context, why *waiting) (ctrl.Result, error) {
-	if why.inTime && (p.job.Spec.DryRun || time.Now().After(p.deadline())) {
-		return ctrl.Result{}, refuse(why.message)
-	}
-	p.progress(why.reason, why.message)
-	return later(min(max(evictDelay, time.Since(p.waits)/8), evictCheckTimeout)), p.save(ctx)
 }
 
 // consider decides whether to begin, and writes down that it has begun: no node is tainted

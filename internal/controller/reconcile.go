@@ -107,8 +107,6 @@ type pass struct {
 	saved *v1alpha1.VolumeHealJob
 	// volume is known once the claim was read.
 	volume volume
-	// waits is since when an eviction waits to begin, or to end.
-	waits time.Time
 	// until is when the new pods of an eviction have to be healthy; zero: there was none.
 	until time.Time
 }
