@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/csi-addons/node-healer/internal/command"
+	"github.com/csi-addons/node-healer/internal/controller"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
@@ -19,20 +20,15 @@ const maxVerbosity = 7
 
 // config is what the command line says, checked.
 type config struct {
-	kubeconfig                      string
-	podName, podNamespace, podUID   string
-	serviceAccount                  string
-	metricsAddress, healthAddress   string
-	leaderElect                     bool
-	leaseDuration, renewDeadline    time.Duration
-	retryPeriod                     time.Duration
-	kubeletRoot                     string
-	gatewayNamespace, gatewayServer string
-	gatewayCA, gatewayName          string
-	configMap                       string
-	maxCalls, maxCallsPerNode       int
-	logging                         command.Logging
-	version                         bool
+	controller.Config
+
+	kubeconfig                    string
+	metricsAddress, healthAddress string
+	leaderElect                   bool
+	leaseDuration, renewDeadline  time.Duration
+	retryPeriod                   time.Duration
+	logging                       command.Logging
+	version                       bool
 }
 
 // flags is the one table of all flags: --help and docs/flags.md are made from it. A
@@ -40,24 +36,24 @@ type config struct {
 func (c *config) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("node-healer-controller", flag.ContinueOnError)
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account")
-	f.StringVar(&c.podName, "pod-name", "", "`name` of the pod that this runs in, to which the tokens for the gateways are bound; required")
-	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in, and of the leader's lease")
-	f.StringVar(&c.podUID, "pod-uid", "", "`UID` of the pod that this runs in; required")
-	f.StringVar(&c.serviceAccount, "service-account", "node-healer-controller", "`name` of the pod's ServiceAccount, for which the tokens for the gateways are made")
+	f.StringVar(&c.Gateways.Self.Pod, "pod-name", "", "`name` of the pod that this runs in, to which the tokens for the gateways are bound; required")
+	f.StringVar(&c.Gateways.Self.Namespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in, and of the leader's lease")
+	f.StringVar(&c.Gateways.Self.PodUID, "pod-uid", "", "`UID` of the pod that this runs in; required")
+	f.StringVar(&c.Gateways.Self.Account, "service-account", "node-healer-controller", "`name` of the pod's ServiceAccount, for which the tokens for the gateways are made")
 	f.StringVar(&c.metricsAddress, "metrics-address", "", "where to serve /metrics over HTTPS: `HOST:PORT` or :PORT; empty: nowhere")
 	f.StringVar(&c.healthAddress, "health-address", ":9081", "where to serve /healthz and /readyz over HTTP: `HOST:PORT` or :PORT; empty: nowhere")
 	f.BoolVar(&c.leaderElect, "leader-elect", true, "let one of several controllers run at a time; off: start only one")
 	f.DurationVar(&c.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long after the leader's last sign of life another one takes over")
 	f.DurationVar(&c.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew its lease before it exits; less than --leader-elect-lease-duration")
 	f.DurationVar(&c.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how long to wait between tries to get or renew the lease; less than --leader-elect-renew-deadline")
-	f.StringVar(&c.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory` on the nodes")
-	f.StringVar(&c.gatewayNamespace, "gateway-namespace", "csi-addons-node-healer", "`namespace` in which the gateways run and register; who may write csiaddonsnodes there is trusted")
-	f.StringVar(&c.gatewayServer, "gateway-server", registration.ServerName, "`name` that the gateways register: node-healer's --name, or their --register-as")
-	f.StringVar(&c.gatewayCA, "gateway-ca", "", "PEM `file` with the authorities that sign the gateways' certificates, read at each call; empty: the certificate in each gateway's registration")
-	f.StringVar(&c.gatewayName, "gateway-name", registration.HostName, "with --gateway-ca: `name` that the certificates have to be for")
-	f.StringVar(&c.configMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
-	f.IntVar(&c.maxCalls, "max-calls", 32, "how many `calls` may run at once")
-	f.IntVar(&c.maxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
+	f.StringVar(&c.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory` on the nodes")
+	f.StringVar(&c.Gateways.Namespace, "gateway-namespace", "csi-addons-node-healer", "`namespace` in which the gateways run and register; who may write csiaddonsnodes there is trusted")
+	f.StringVar(&c.Gateways.Server, "gateway-server", registration.ServerName, "`name` that the gateways register: node-healer's --name, or their --register-as")
+	f.StringVar(&c.Gateways.Trust.CAFile, "gateway-ca", "", "PEM `file` with the authorities that sign the gateways' certificates, read at each call; empty: the certificate in each gateway's registration")
+	f.StringVar(&c.Gateways.Trust.ServerName, "gateway-name", registration.HostName, "with --gateway-ca: `name` that the certificates have to be for")
+	f.StringVar(&c.ConfigMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
+	f.IntVar(&c.MaxCalls, "max-calls", 32, "how many `calls` may run at once")
+	f.IntVar(&c.MaxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
 	c.logging.Add(f, "log verbosity (klog), at most 7")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
@@ -80,21 +76,21 @@ func (c *config) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, f := range []struct{ flag, value string }{
-		{"--pod-name", c.podName},
-		{"--pod-namespace", c.podNamespace},
-		{"--pod-uid", c.podUID},
-		{"--service-account", c.serviceAccount},
-		{"--gateway-namespace", c.gatewayNamespace},
-		{"--gateway-server", c.gatewayServer},
-		{"--gateway-name", c.gatewayName},
-		{"--config-map", c.configMap},
+		{"--pod-name", c.Gateways.Self.Pod},
+		{"--pod-namespace", c.Gateways.Self.Namespace},
+		{"--pod-uid", c.Gateways.Self.PodUID},
+		{"--service-account", c.Gateways.Self.Account},
+		{"--gateway-namespace", c.Gateways.Namespace},
+		{"--gateway-server", c.Gateways.Server},
+		{"--gateway-name", c.Gateways.Trust.ServerName},
+		{"--config-map", c.ConfigMap},
 	} {
 		if f.value == "" {
 			bad("%s: is required", f.flag)
 		}
 	}
-	if !path.IsAbs(c.kubeletRoot) {
-		bad("--kubelet-root: %q is not an absolute path", c.kubeletRoot)
+	if !path.IsAbs(c.KubeletRoot) {
+		bad("--kubelet-root: %q is not an absolute path", c.KubeletRoot)
 	}
 	if c.leaseDuration <= c.renewDeadline {
 		bad("--leader-elect-lease-duration: %v is not more than --leader-elect-renew-deadline", c.leaseDuration)
@@ -103,11 +99,11 @@ func (c *config) check() error {
 	if float64(c.renewDeadline) <= leaderelection.JitterFactor*float64(c.retryPeriod) || c.retryPeriod <= 0 {
 		bad("--leader-elect-retry-period: %v is not less than --leader-elect-renew-deadline by a factor of %v, or not positive", c.retryPeriod, leaderelection.JitterFactor)
 	}
-	if c.maxCalls < 1 {
-		bad("--max-calls: %d is less than 1", c.maxCalls)
+	if c.MaxCalls < 1 {
+		bad("--max-calls: %d is less than 1", c.MaxCalls)
 	}
-	if c.maxCallsPerNode < 1 {
-		bad("--max-calls-per-node: %d is less than 1", c.maxCallsPerNode)
+	if c.MaxCallsPerNode < 1 {
+		bad("--max-calls-per-node: %d is less than 1", c.MaxCallsPerNode)
 	}
 	if c.logging.Verbosity > maxVerbosity {
 		bad("-v: %d is more than %d: the controller's token would be in the log", c.logging.Verbosity, maxVerbosity)

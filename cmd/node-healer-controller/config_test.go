@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/command"
+	"github.com/csi-addons/node-healer/internal/controller"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
@@ -12,10 +13,15 @@ const required = "--pod-name=p --pod-uid=u "
 
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, required, config{
-		podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u", serviceAccount: "node-healer-controller", healthAddress: ":9081", leaderElect: true, kubeletRoot: "/var/lib/kubelet",
+		Config: controller.Config{
+			KubeletRoot: "/var/lib/kubelet", ConfigMap: "node-healer", MaxCalls: 32, MaxCallsPerNode: 4,
+			Gateways: controller.Gateways{
+				Namespace: "csi-addons-node-healer", Server: "node-healer.csi-addons.io", Trust: controller.Trust{ServerName: "node-healer-gateway"},
+				Self: controller.Identity{Pod: "p", Namespace: "csi-addons-node-healer", PodUID: "u", Account: "node-healer-controller"},
+			},
+		},
+		healthAddress: ":9081", leaderElect: true,
 		leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second, retryPeriod: 2 * time.Second,
-		gatewayNamespace: "csi-addons-node-healer", gatewayServer: "node-healer.csi-addons.io", gatewayName: "node-healer-gateway", configMap: "node-healer",
-		maxCalls: 32, maxCallsPerNode: 4,
 		logging: command.Logging{Format: "text"},
 	})
 }
@@ -24,10 +30,16 @@ func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--service-account=sa --kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
 		--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s
 		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --config-map=cm --max-calls=5 --max-calls-per-node=6 --logging-format=json -v=7`, config{
-		kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", serviceAccount: "sa", metricsAddress: ":1", healthAddress: ":2", kubeletRoot: "/k",
+		Config: controller.Config{
+			KubeletRoot: "/k", ConfigMap: "cm", MaxCalls: 5, MaxCallsPerNode: 6,
+			Gateways: controller.Gateways{
+				Namespace: "gns", Server: "s", Trust: controller.Trust{CAFile: "/ca", ServerName: "gn"},
+				Self: controller.Identity{Pod: "p", Namespace: "ns", PodUID: "u", Account: "sa"},
+			},
+		},
+		kubeconfig: "/kc", metricsAddress: ":1", healthAddress: ":2",
 		leaseDuration: 3 * time.Second, renewDeadline: 2 * time.Second, retryPeriod: time.Second,
-		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn", configMap: "cm",
-		maxCalls: 5, maxCallsPerNode: 6, logging: command.Logging{Verbosity: 7, Format: "json"},
+		logging: command.Logging{Verbosity: 7, Format: "json"},
 	})
 }
 

@@ -61,23 +61,16 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
-	reconciler, err := controller.New(controller.Config{
-		Reader: manager.GetAPIReader(), Writer: manager.GetClient(),
-		Events: manager.GetEventRecorder(controller.Name), Metrics: metrics.Registry,
-		KubeletRoot: cfg.kubeletRoot, ConfigMap: cfg.configMap, MaxCalls: cfg.maxCalls, MaxCallsPerNode: cfg.maxCallsPerNode,
-		Gateways: controller.Gateways{
-			Namespace: cfg.gatewayNamespace, Server: cfg.gatewayServer,
-			Trust: controller.Trust{CAFile: cfg.gatewayCA, ServerName: cfg.gatewayName},
-			Self:  controller.Identity{Namespace: cfg.podNamespace, Account: cfg.serviceAccount, Pod: cfg.podName, PodUID: cfg.podUID},
-		},
-	})
+	cfg.Reader, cfg.Writer = manager.GetAPIReader(), manager.GetClient()
+	cfg.Events, cfg.Metrics = manager.GetEventRecorder(controller.Name), metrics.Registry
+	reconciler, err := controller.New(cfg.Config)
 	if err != nil {
 		return err
 	}
 	if err := reconciler.SetUp(manager); err != nil {
 		return err
 	}
-	klog.InfoS("Starting", "namespace", cfg.podNamespace, "leaderElection", cfg.leaderElect, "version", version)
+	klog.InfoS("Starting", "namespace", cfg.Gateways.Self.Namespace, "leaderElection", cfg.leaderElect, "version", version)
 	return manager.Start(ctx)
 }
 
@@ -103,7 +96,7 @@ func newManager(api *rest.Config, cfg config) (ctrl.Manager, error) {
 		Scheme:                 scheme,
 		Metrics:                served,
 		HealthProbeBindAddress: health,
-		LeaderElection:         cfg.leaderElect, LeaderElectionID: controller.Name, LeaderElectionNamespace: cfg.podNamespace,
+		LeaderElection:         cfg.leaderElect, LeaderElectionID: controller.Name, LeaderElectionNamespace: cfg.Gateways.Self.Namespace,
 		LeaseDuration: &cfg.leaseDuration, RenewDeadline: &cfg.renewDeadline, RetryPeriod: &cfg.retryPeriod,
 		// The manager gives the lease back when all calls have ended.
 		LeaderElectionReleaseOnCancel: true,

@@ -2,10 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +22,7 @@ import (
 // Name is what the controller is called in events, leases and metrics.
 const Name = "node-healer-controller"
 
-// Config is everything a Reconciler needs.
+// Config is everything a Reconciler needs; cmd/node-healer-controller checks what its flags say.
 type Config struct {
 	// Reader reads from the API itself. A cache would have to hold every pod of the
 	// cluster, and may be older than the pod that has just moved.
@@ -45,39 +41,8 @@ type Config struct {
 	MaxCalls, MaxCallsPerNode int
 }
 
-func (c Config) check() error {
-	for _, f := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Reader", c.Reader == nil},
-		{"Writer", c.Writer == nil},
-		{"Events", c.Events == nil},
-		{"Metrics", c.Metrics == nil},
-		{"ConfigMap", c.ConfigMap == ""},
-		{"Gateways.Namespace", c.Gateways.Namespace == ""},
-		{"Gateways.Server", c.Gateways.Server == ""},
-		{"Gateways.Self", slices.Contains([]string{c.Gateways.Self.Namespace, c.Gateways.Self.Account, c.Gateways.Self.Pod, c.Gateways.Self.PodUID}, "")},
-		{"Gateways.Trust.ServerName", c.Gateways.Trust.CAFile != "" && c.Gateways.Trust.ServerName == ""},
-	} {
-		if f.missing {
-			return fmt.Errorf("controller: Config.%s is required", f.name)
-		}
-	}
-	if !path.IsAbs(c.KubeletRoot) {
-		return fmt.Errorf("controller: kubelet's root %q is not an absolute path", c.KubeletRoot)
-	}
-	if c.MaxCalls < 1 || c.MaxCallsPerNode < 1 {
-		return errors.New("controller: at least one call at a time has to be allowed")
-	}
-	return nil
-}
-
 // New returns a Reconciler of VolumeHealJobs.
 func New(cfg Config) (*Reconciler, error) {
-	if err := cfg.check(); err != nil {
-		return nil, err
-	}
 	metrics, err := newMetrics(cfg.Metrics)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,11 +33,15 @@ type gateways struct {
 	Gateways
 
 	reader client.Reader
-	tokens tokens
+	api    client.SubResourceClientConstructor
+
+	mu sync.Mutex
+	// tokens has those, by node, that are not to be made again yet.
+	tokens map[string]nodeToken
 }
 
 func newGateways(reader client.Reader, api client.SubResourceClientConstructor, cfg Gateways) *gateways {
-	return &gateways{Gateways: cfg, reader: reader, tokens: tokens{api: api, self: cfg.Self, byNode: map[string]nodeToken{}}}
+	return &gateways{Gateways: cfg, reader: reader, api: api, tokens: map[string]nodeToken{}}
 }
 
 // route is how one node's gateway is called.
@@ -63,7 +68,7 @@ func (g *gateways) find(ctx context.Context, node string) (route, *outcome) {
 	if err != nil {
 		return none(ReasonCertificateRefused, distrusted, "the gateway of node %s cannot be verified: %v", node, err)
 	}
-	token, err := g.tokens.forNode(ctx, node)
+	token, err := g.makeToken(ctx, node)
 	if err != nil {
 		return none(ReasonTokenNotMade, passing, "make a token for the gateway of node %s: %v", node, err)
 	}

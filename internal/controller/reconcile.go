@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
@@ -113,7 +114,10 @@ type pass struct {
 
 // run returns when to come back; an *ending ends the job.
 func (p *pass) run(ctx context.Context) (ctrl.Result, error) {
-	p.begin()
+	if p.job.Status.StartTime == nil {
+		p.job.Status.StartTime = ptr.To(metav1.Now())
+		p.progress(ReasonStarted, "the volume's nodes are asked")
+	}
 	var err error
 	if p.volume, err = p.readVolume(ctx, p.job.Namespace, p.job.Spec.Target.PersistentVolumeClaim); err != nil {
 		return ctrl.Result{}, err

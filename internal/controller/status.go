@@ -47,14 +47,6 @@ func (p *pass) deadline() time.Time {
 	return p.job.Status.StartTime.Add(time.Duration(ptr.Deref(p.job.Spec.RetryDeadlineSeconds, defaultRetryDeadline)) * time.Second)
 }
 
-// begin takes a job up, if that was not done before.
-func (p *pass) begin() {
-	if p.job.Status.StartTime == nil {
-		p.job.Status.StartTime = ptr.To(metav1.Now())
-		p.progress(ReasonStarted, "the volume's nodes are asked")
-	}
-}
-
 // record writes down what a try came to, and when the next one is.
 func (p *pass) record(node *v1alpha1.NodeStatus, o outcome) {
 	now := time.Now()

@@ -21,7 +21,7 @@ type tokenAPI struct {
 	err   error
 }
 
-func (a *tokenAPI) tokens() *tokens {
+func (a *tokenAPI) gateways() *gateways {
 	api := interceptor.NewClient(fake.NewFakeClient(), interceptor.Funcs{
 		SubResourceCreate: func(_ context.Context, _ client.Client, sub string, account, body client.Object, _ ...client.SubResourceCreateOption) error {
 			request, ok := body.(*authenticationv1.TokenRequest)
@@ -33,15 +33,15 @@ func (a *tokenAPI) tokens() *tokens {
 			return a.err
 		},
 	})
-	return &tokens{api: api, self: ownIdentity, byNode: map[string]nodeToken{}}
+	return newGateways(nil, api, Gateways{Self: ownIdentity})
 }
 
 // TestTokenIsForOneNode, for ten minutes, and bound to the pod.
 func TestTokenIsForOneNode(t *testing.T) {
 	api := &tokenAPI{}
-	made := api.tokens()
+	made := api.gateways()
 	for i, node := range []string{"node-1", "node-2"} {
-		token, err := made.forNode(t.Context(), node)
+		token, err := made.makeToken(t.Context(), node)
 		must(t, err)
 		if want := bearer(fmt.Sprint("token-", i+1)); token != want || len(api.asked) != i+1 {
 			t.Fatalf("got %s, want %s", token, want)
@@ -60,30 +60,30 @@ func TestTokenIsForOneNode(t *testing.T) {
 func TestTokenIsKeptForHalfItsLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &tokenAPI{}
-		made := api.tokens()
+		made := api.gateways()
 		for _, step := range []struct {
 			wait time.Duration
 			want bearer
 		}{{0, "token-1"}, {tokenLife/2 - time.Second, "token-1"}, {time.Second, "token-2"}} {
 			time.Sleep(step.wait)
-			if token, err := made.forNode(t.Context(), "node-1"); err != nil || token != step.want {
+			if token, err := made.makeToken(t.Context(), "node-1"); err != nil || token != step.want {
 				t.Errorf("after %s: %s, %v, want %s", step.wait, token, err, step.want)
 			}
 		}
 		time.Sleep(tokenLife / 2)
-		_, err := made.forNode(t.Context(), "node-2")
+		_, err := made.makeToken(t.Context(), "node-2")
 		must(t, err)
-		if len(made.byNode) != 1 {
-			t.Errorf("kept are %+v", made.byNode)
+		if len(made.tokens) != 1 {
+			t.Errorf("kept are %+v", made.tokens)
 		}
 	})
 }
 
 func TestTokenThatCannotBeMade(t *testing.T) {
 	api := &tokenAPI{err: errors.New("forbidden")}
-	made := api.tokens()
+	made := api.gateways()
 	for range 2 {
-		if token, err := made.forNode(t.Context(), "node-1"); err == nil || token != "" {
+		if token, err := made.makeToken(t.Context(), "node-1"); err == nil || token != "" {
 			t.Errorf("got %s, %v", token, err)
 		}
 	}
