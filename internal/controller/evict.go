@@ -53,6 +53,7 @@ func awaitTurn(format string, args ...any) error {
 	return &waiting{reason: ReasonEvictionWaits, message: fmt.Sprintf(format, args...), inTime: true}
 }
 
+// refuse ends a job that has not begun to evict, and has the controller give up what has begun.
 func refuse(why string) error { return &ending{reason: ReasonEvictionRefused, message: why} }
 
 // evict takes a job in mode Evict one step further, until no pod is left to be evicted: then it
@@ -78,6 +79,9 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 		err = p.clean(ctx, all[i])
 	case all[i].open():
 		err = p.goOn(ctx, all[i])
+		if end := (*ending)(nil); errors.As(err, &end) {
+			err = p.settle(ctx, all[i], end.message)
+		}
 	case all[i].Outcome == succeeded:
 		p.until = time.Unix(all[i].End, 0).Add(newPodPatience)
 		return true, ctrl.Result{}, nil
@@ -197,11 +201,7 @@ func (p *pass) confirm(ctx context.Context, e *evidence) error {
 			return refuse(fmt.Sprintf("node %s does not say that it has the volume staged", node))
 		}
 	}
-	why, err := p.tryEvictions(ctx, e.goes())
-	if err == nil && why != "" {
-		err = refuse(why)
-	}
-	return err
+	return p.tryEvictions(ctx, e.goes())
 }
 
 // begins writes an eviction down, unless another controller has meanwhile written down one
@@ -232,18 +232,18 @@ func (p *pass) begins(ctx context.Context, next ledgerEntry, allowed clustersett
 
 // goOn continues what has begun. The taint stands before the first pod is evicted: kubelet
 // would publish the volume to the new pod before it unpublished it from the old one, and
-// the new pod would have the dead superblock.
+// the new pod would have the dead superblock. With an *ending the controller gives up.
 func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	switch {
 	case entry.late():
-		return p.settle(ctx, entry, p.tookTooLong())
+		return refuse(p.tookTooLong())
 	case entry.ClaimUID != p.volume.claim.UID:
-		return p.settle(ctx, entry, "another claim has its name now")
+		return refuse("another claim has its name now")
 	}
 	node := &corev1.Node{}
 	switch err := p.cfg.Reader.Get(ctx, client.ObjectKey{Name: entry.Node}, node); {
 	case apierrors.IsNotFound(err):
-		return p.settle(ctx, entry, "the node is gone")
+		return refuse("the node is gone")
 	case err != nil:
 		return err
 	}
@@ -255,9 +255,9 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	begun := len(todo) < len(entry.Pods)
 	switch {
 	case begun && !entry.taints(node):
-		return p.settle(ctx, entry, "pods have ended, and the node does not have the taint")
+		return refuse("pods have ended, and the node does not have the taint")
 	case arrived != "":
-		return p.settle(ctx, entry, "pod "+arrived+" came to the node meanwhile and uses the volume")
+		return refuse("pod " + arrived + " came to the node meanwhile and uses the volume")
 	case len(todo) == 0 && ending > 0:
 		return &waiting{reason: ReasonUnstaging, message: fmt.Sprintf("%d evicted pods of node %s have not ended", ending, entry.Node)}
 	case len(todo) == 0:
@@ -274,10 +274,10 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("node %s did not answer: %s", entry.Node, e.asked.message)}
 	}
 	if why := e.refused(); why != "" {
-		return p.settle(ctx, entry, why)
+		return refuse(why)
 	}
 	if entry.NoTaint != e.staysStaged() {
-		return p.settle(ctx, entry, "something else is wrong now: "+e.asked.message)
+		return refuse("something else is wrong now: " + e.asked.message)
 	}
 	switch tainted := entry.taints(e.node); {
 	case begun && !tainted, entry.late(): // meanwhile
@@ -285,16 +285,13 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	case !tainted:
 		err := p.writeTaints(ctx, e.node, append(slices.Clone(e.node.Spec.Taints), taintOf(entry.ClaimUID, entry.Start)))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-			return p.settle(ctx, entry, fmt.Sprintf("taint node %s: %v", entry.Node, err))
+			return refuse(fmt.Sprintf("taint node %s: %v", entry.Node, err))
 		}
 		return err
 	}
 	if !begun { // pods may have come, or budgets changed, before the taint stood
-		switch why, err := p.tryEvictions(ctx, e.goes()); {
-		case err != nil:
+		if err := p.tryEvictions(ctx, e.goes()); err != nil {
 			return err
-		case why != "":
-			return p.settle(ctx, entry, why)
 		}
 	}
 	return p.evictOne(ctx, entry, &e.goes()[0], len(entry.Pods)-len(todo))
@@ -307,7 +304,7 @@ func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod,
 	case apierrors.IsNotFound(err): // it went by itself
 		return nil
 	case err != nil && went == 0 && !mayBeDone(err): // nothing has happened yet
-		return p.settle(ctx, entry, why)
+		return refuse(why)
 	case err != nil:
 		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("%d of %d pods were evicted; %s", went, len(entry.Pods), why)}
 	}
@@ -354,14 +351,14 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 
 // tryEvictions asks whether all pods may be evicted, without evicting one. The API is asked
 // for each, and says yes to two where a budget has room for one.
-func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) (why string, err error) {
+func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 	for i := range pods {
 		if err := p.eviction(ctx, &pods[i], metav1.DryRunAll); err != nil {
-			return fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err), nil
+			return refuse(fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err))
 		}
 	}
 	inNamespace := client.ListOptions{Namespace: p.volume.claim.Namespace, Limit: objectsPerPage}
-	err = list(ctx, p.Reconciler, &policyv1.PodDisruptionBudgetList{}, inNamespace, func(budget *policyv1.PodDisruptionBudget) error {
+	return list(ctx, p.Reconciler, &policyv1.PodDisruptionBudgetList{}, inNamespace, func(budget *policyv1.PodDisruptionBudget) error {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err != nil {
 			return err
@@ -373,11 +370,10 @@ func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) (why string,
 			}
 		}
 		if allowed := int(budget.Status.DisruptionsAllowed); costs > allowed {
-			why = fmt.Sprintf("PodDisruptionBudget %s allows %d evictions, not %d", budget.Name, allowed, costs)
+			return refuse(fmt.Sprintf("PodDisruptionBudget %s allows %d evictions, not %d", budget.Name, allowed, costs))
 		}
 		return nil
 	})
-	return why, err
 }
 
 // ready reports whether a pod counts for its PodDisruptionBudgets.
