@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/docs"
@@ -121,22 +121,20 @@ func release() string {
 }
 
 // kernelLine is what docs/kernels.md says of kernels below a version.
-var kernelLine = regexp.MustCompile(`(?m)^(A heal needs Linux|- Below) (\d+)\.(\d+).*$`)
+var kernelLine = regexp.MustCompile(`(?m)^(?:A heal needs Linux|- Below) (\d+\.\d+).*$`)
 
 // kernel goes by the version, as the page does: a distribution may have brought back more.
 func kernel(release string) examined {
-	var major, minor int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
+	runs, err := utilversion.ParseGeneric(release)
+	if err != nil {
 		return examined{"kernel", missing, fmt.Sprintf("its version cannot be told from %q", release)}
 	}
 	var lacks []string
 	for _, line := range kernelLine.FindAllStringSubmatch(docs.Kernels, -1) {
-		sinceMajor, _ := strconv.Atoi(line[2])
-		sinceMinor, _ := strconv.Atoi(line[3])
 		switch {
-		case cmp.Or(cmp.Compare(major, sinceMajor), cmp.Compare(minor, sinceMinor)) >= 0:
+		case runs.AtLeast(utilversion.MustParseGeneric(line[1])):
 		case !strings.HasPrefix(line[0], "- "):
-			return examined{"kernel", missing, fmt.Sprintf("Linux %s; %s.%s is needed: update it", release, line[2], line[3])}
+			return examined{"kernel", missing, fmt.Sprintf("Linux %s; %s is needed: update it", release, line[1])}
 		default:
 			lacks = append(lacks, plain(strings.TrimPrefix(line[0], "- ")))
 		}

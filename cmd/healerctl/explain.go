@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,7 +39,10 @@ func newExplain(dial dialer) *cobra.Command {
 				return unexplained(args[0], names(all), asked)
 			}
 			for _, e := range found {
-				e.print(c.OutOrStdout())
+				_, _ = fmt.Fprintln(c.OutOrStdout(), plain(e.cells[0]))
+				for i, cell := range e.cells[1:] {
+					_, _ = fmt.Fprintf(c.OutOrStdout(), "  %s: %s\n", plain(e.columns[i+1]), plain(cell))
+				}
 			}
 			if linked := found[0].anchor; linked != "" {
 				_, _ = fmt.Fprintln(c.OutOrStdout(), api.ConditionsURL+linked)
@@ -89,13 +91,6 @@ func unexplained(typed string, known []string, asked error) error {
 type entry struct {
 	name, anchor   string
 	columns, cells []string
-}
-
-func (e entry) print(w io.Writer) {
-	_, _ = fmt.Fprintln(w, plain(e.cells[0]))
-	for i, cell := range e.cells[1:] {
-		_, _ = fmt.Fprintf(w, "  %s: %s\n", plain(e.columns[i+1]), plain(cell))
-	}
 }
 
 // entries returns the rows of all tables whose first column is reason or step.

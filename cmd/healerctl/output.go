@@ -139,14 +139,14 @@ type labelled struct {
 
 // printLabelled leaves out labels without a line.
 func printLabelled(w io.Writer, all []labelled) error {
-	columns := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	var t table
 	for _, l := range all {
 		for i, line := range slices.DeleteFunc(l.lines, func(line string) bool { return line == "" }) {
 			if i > 0 {
 				l.label = ""
 			}
-			_, _ = fmt.Fprintf(columns, "  %s\t%s\n", printable.Line(l.label, maxCellBytes), printable.Line(line, maxCellBytes))
+			t.row("", "  "+l.label, line)
 		}
 	}
-	return columns.Flush() // returns what went wrong before, too
+	return t.print(w)
 }
