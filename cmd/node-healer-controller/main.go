@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -82,25 +84,17 @@ func newManager(api *rest.Config, cfg config) (ctrl.Manager, error) {
 			return nil, err
 		}
 	}
-	served := metricsserver.Options{BindAddress: "0"}
-	if cfg.metricsAddress != "" {
-		served = metricsserver.Options{
-			BindAddress: cfg.metricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
-		}
-	}
-	stop, health := stopTimeout, cfg.healthAddress
-	if health == "" {
-		health = "0"
-	}
 	manager, err := ctrl.NewManager(api, ctrl.Options{
-		Scheme:                 scheme,
-		Metrics:                served,
-		HealthProbeBindAddress: health,
+		Scheme: scheme,
+		Metrics: metricsserver.Options{
+			BindAddress: cmp.Or(cfg.metricsAddress, "0"), SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+		},
+		HealthProbeBindAddress: cfg.healthAddress,
 		LeaderElection:         cfg.leaderElect, LeaderElectionID: controller.Name, LeaderElectionNamespace: cfg.Gateways.Self.Namespace,
 		LeaseDuration: &cfg.leaseDuration, RenewDeadline: &cfg.renewDeadline, RetryPeriod: &cfg.retryPeriod,
 		// The manager gives the lease back when all calls have ended.
 		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       &stop,
+		GracefulShutdownTimeout:       ptr.To(stopTimeout),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up: %w", err)

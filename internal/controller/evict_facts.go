@@ -244,11 +244,6 @@ func (p *pass) staged(ctx context.Context, node string) (staged, known bool, why
 	req := p.volume.request(p.cfg.KubeletRoot, "")
 	req.VolumePath = ""
 	o := p.check(ctx, node, req)
-	switch {
-	case o.reason == ReasonVolumeNotFound:
-		return false, true, ""
-	case o.abnormal != nil:
-		return true, true, ""
-	}
-	return true, false, o.message
+	gone := o.reason == ReasonVolumeNotFound
+	return !gone, gone || o.abnormal != nil, o.message
 }
