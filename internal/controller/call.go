@@ -8,6 +8,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -33,7 +34,7 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 	if none != nil {
 		return *none
 	}
-	tls := newHandshakes(route.tls)
+	tls := &handshakes{TransportCredentials: credentials.NewTLS(route.tls)}
 	conn, err := grpc.NewClient("passthrough:///"+route.address,
 		grpc.WithTransportCredentials(tls),
 		grpc.WithPerRPCCredentials(route.token),
@@ -50,7 +51,7 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 	if mode == v1alpha1.ModeHeal {
 		var answer *healerpb.NodeHealerResponse
 		answer, err = healerpb.NewHealerNodeClient(conn).NodeHealer(ctx, req)
-		o = answered(answer.GetAbnormal(), answer.GetMessage(), true)
+		o = answered(answer.GetAbnormal(), answer.GetMessage())
 	} else {
 		o, err = check(ctx, conn, req)
 	}
@@ -69,7 +70,7 @@ func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Nod
 	}, grpc.Trailer(&trailer))
 	entries := answer.GetVolumeHealth().GetHealthStatuses()
 	if len(entries) == 0 {
-		return answered(false, "healthy", false), err
+		return answered(false, "healthy"), err
 	}
 	cures := curesIn(trailer)
 	said, found := make([]string, 0, len(entries)), []finding{}
@@ -86,7 +87,7 @@ func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Nod
 			verdict = "abnormal: "
 		}
 	}
-	o := answered(true, verdict+strings.Join(said, "; "), false)
+	o := answered(true, verdict+strings.Join(said, "; "))
 	o.found = found
 	return o, err
 }

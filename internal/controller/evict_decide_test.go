@@ -25,7 +25,7 @@ func goodEvidence() *evidence {
 		driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}},
 		node:   theNode("node-1"), pods: []corev1.Pod{*appPod("node-1", "a")},
 		daemons: []appsv1.DaemonSet{set}, sick: []string{"ns/claim", "ns/b", "ns/c"}, fences: []fence{{"other", []string{"10.0.0.8/32"}}},
-		asked: answered(true, "abnormal", false),
+		asked: answered(true, "abnormal"),
 	}
 	e.asked.found = []finding{shutdown}
 	return e
@@ -153,28 +153,28 @@ var evictionRefusals = map[string]struct {
 		"has an emptyDir",
 	},
 	"files in another volume's directory": {
-		another(answered(true, "", false), finding{reason: "TargetNotEmpty", message: ""}),
+		another(answered(true, ""), finding{reason: "TargetNotEmpty", message: ""}),
 		"claim other, too: no new pod is known to end TargetNotEmpty",
 	},
 	"a container in another volume's": {
-		another(answered(true, "", false), shutdown, finding{reason: "ContainerOnBareDirectory", message: ""}),
+		another(answered(true, ""), shutdown, finding{reason: "ContainerOnBareDirectory", message: ""}),
 		"ContainerOnBareDirectory",
 	},
-	"another volume, sick of what": {another(answered(true, "", false)), "did not say what it found"},
+	"another volume, sick of what": {another(answered(true, "")), "did not say what it found"},
 	"very many other volumes": {
 		func(e *evidence) { e.others = make([]otherVolume, 21); fillOthers(e.others) },
 		"more than 20 other volumes",
 	},
 	"another claim's mode": {
 		func(e *evidence) {
-			another(answered(false, "", false))(e)
+			another(answered(false, ""))(e)
 			annotate(e.others[0].claim, modeKey, "check")
 		},
 		"PersistentVolumeClaim other",
 	},
 	"another volume forbids it": {
 		func(e *evidence) {
-			another(answered(false, "", false))(e)
+			another(answered(false, ""))(e)
 			annotate(e.others[0].pv, evictKey, "false")
 		},
 		"PersistentVolume pv",
@@ -184,7 +184,7 @@ var evictionRefusals = map[string]struct {
 		func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") },
 		"did not answer: down",
 	},
-	"healthy": {func(e *evidence) { e.asked = answered(false, "healthy", false) }, "nothing was found"},
+	"healthy": {func(e *evidence) { e.asked = answered(false, "healthy") }, "nothing was found"},
 	"the device is gone": {
 		found(shutdown, finding{reason: "DeviceMissing", message: "gone"}),
 		"no new pod is known to end DeviceMissing",
@@ -262,7 +262,7 @@ func stale(e *evidence) {
 
 func fillOthers(others []otherVolume) {
 	for i := range others {
-		others[i].asked = answered(false, "", false)
+		others[i].asked = answered(false, "")
 		others[i].claim, others[i].pv = boundClaim()
 	}
 }

@@ -89,9 +89,9 @@ func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *he
 		found = n.others
 	}
 	if len(found) == 0 {
-		return answered(false, "healthy", false)
+		return answered(false, "healthy")
 	}
-	o := answered(true, "abnormal", false)
+	o := answered(true, "abnormal")
 	o.found = found
 	return o
 }

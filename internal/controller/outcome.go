@@ -39,15 +39,11 @@ type finding struct {
 	newPod   types.UID
 }
 
-// answered is the outcome of a call that the node answered. Where a heal was asked for,
-// an abnormal volume is a reason to try again.
-func answered(abnormal bool, message string, heal bool) outcome {
+// answered is the outcome of a call that the node answered.
+func answered(abnormal bool, message string) outcome {
 	o := outcome{abnormal: &abnormal, message: message, reason: ReasonHealthy, code: codes.OK.String()}
 	if abnormal {
 		o.reason = ReasonAbnormal
-	}
-	if abnormal && heal {
-		o.class = changing
 	}
 	return o
 }

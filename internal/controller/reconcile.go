@@ -183,8 +183,8 @@ func (p *pass) try(ctx context.Context, node *v1alpha1.NodeStatus, pods []types.
 func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst outcome) {
 	for i, pod := range pods {
 		o := p.nodes.call(ctx, node, p.job.Spec.Mode, p.volume.request(p.cfg.KubeletRoot, pod), p.timeout())
-		if p.job.Spec.Mode == v1alpha1.ModeEvict && ptr.Deref(o.abnormal, false) {
-			o.class = changing // a new stage should have helped
+		if p.job.Spec.Mode != v1alpha1.ModeCheck && ptr.Deref(o.abnormal, false) {
+			o.class = changing // a heal, or a new stage, should have helped
 		}
 		if i == 0 || o.weight() > worst.weight() {
 			worst = o

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,7 @@ func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
 func TestTriesFollowTheTiers(t *testing.T) {
 	notChecked := failed(gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), nil)
 	for name, tc := range map[string]struct {
+		mode    v1alpha1.Mode
 		answers []outcome
 		limit   int32
 		waits   []int
@@ -52,22 +54,22 @@ func TestTriesFollowTheTiers(t *testing.T) {
 		complete, failed string
 	}{
 		"healed at the second try": {
-			answers: []outcome{answered(true, "", true), answered(false, "", true)}, limit: 6,
+			answers: []outcome{answered(true, ""), answered(false, "")}, limit: 6,
 			waits: []int{60}, complete: ReasonHealthy,
 		},
-		"stays abnormal":            {answers: []outcome{answered(true, "", true)}, limit: 6, waits: []int{60, 120, 240}, failed: ReasonAbnormal},
-		"abnormal when checked":     {answers: []outcome{answered(true, "", false)}, limit: 6, complete: ReasonAbnormal},
+		"stays abnormal":            {answers: []outcome{answered(true, "")}, limit: 6, waits: []int{60, 120, 240}, failed: ReasonAbnormal},
+		"abnormal when checked":     {mode: v1alpha1.ModeCheck, answers: []outcome{answered(true, "")}, limit: 6, complete: ReasonAbnormal},
 		"transient":                 {answers: []outcome{hindered(ReasonNodeNotReady, passing, "")}, limit: 4, waits: []int{1, 2, 4, 8}, failed: ReasonNodeNotReady},
 		"no other try":              {answers: []outcome{hindered(ReasonNodeNotReady, passing, "")}, failed: ReasonNodeNotReady},
 		"terminal":                  {answers: []outcome{hindered(ReasonDisabled, final, "")}, limit: 6, failed: ReasonDisabled},
 		"rights":                    {answers: []outcome{hindered(ReasonCredentialsRefused, distrusted, "")}, limit: 6, waits: []int{30}, failed: ReasonCredentialsRefused},
 		"the gateway could not ask": {answers: []outcome{notChecked}, limit: 3, waits: []int{1, 2, 4}, failed: ReasonCallerNotChecked},
 		"its outage ended": {
-			answers: []outcome{notChecked, notChecked, notChecked, answered(false, "", true)}, limit: 6,
+			answers: []outcome{notChecked, notChecked, notChecked, answered(false, "")}, limit: 6,
 			waits: []int{1, 2, 4}, complete: ReasonHealthy,
 		},
 		"the server asks for time": {
-			answers: []outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "", true)}, limit: 6,
+			answers: []outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "")}, limit: 6,
 			waits: []int{40}, complete: ReasonHealthy,
 		},
 		"the deadline": {
@@ -78,7 +80,7 @@ func TestTriesFollowTheTiers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				job := aJob("job")
-				job.Spec.BackoffLimit = &tc.limit
+				job.Spec.BackoffLimit, job.Spec.Mode = &tc.limit, cmp.Or(tc.mode, job.Spec.Mode)
 				w := newWorld(t, job, podOn("node-1", "a"))
 				w.nodes.answers = tc.answers
 				job = w.run("job")
@@ -99,7 +101,7 @@ func TestTriesFollowTheTiers(t *testing.T) {
 func TestJobGoesOnFromItsStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, aJob("job"), podOn("node-1", "a"), podOn("node-2", "b"))
-		w.nodes.answers = []outcome{answered(false, "", true), hindered(ReasonVolumeBusy, passing, ""), answered(false, "", true)}
+		w.nodes.answers = []outcome{answered(false, ""), hindered(ReasonVolumeBusy, passing, ""), answered(false, "")}
 		for range 2 {
 			w.reconcile("job")
 			w.restart()
@@ -135,7 +137,7 @@ func TestPodsThatMoveAreFollowedOnce(t *testing.T) {
 func TestJobWaitsForAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
-		w.nodes.answers = []outcome{hindered(ReasonNodeNotReady, passing, ""), answered(false, "", true)}
+		w.nodes.answers = []outcome{hindered(ReasonNodeNotReady, passing, ""), answered(false, "")}
 		w.nodes.during = func(string) {
 			if len(w.nodes.calls) > 1 {
 				return

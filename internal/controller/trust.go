@@ -91,10 +91,6 @@ type handshakes struct {
 	err error
 }
 
-func newHandshakes(config *tls.Config) *handshakes {
-	return &handshakes{TransportCredentials: credentials.NewTLS(config)}
-}
-
 // ClientHandshake implements credentials.TransportCredentials.
 func (h *handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)

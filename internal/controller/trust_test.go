@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/registration"
@@ -67,7 +68,7 @@ func handshake(t *testing.T, config *tls.Config, served tls.Certificate) error {
 	}()
 	ours, err := net.Dial("tcp", listener.Addr().String())
 	must(t, err)
-	h := newHandshakes(config)
+	h := &handshakes{TransportCredentials: credentials.NewTLS(config)}
 	_, _, err = h.ClientHandshake(context.Background(), config.ServerName, ours) // as gRPC calls it
 	_ = ours.Close()
 	<-done

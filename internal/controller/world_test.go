@@ -180,7 +180,7 @@ func (f *fakeNodes) call(_ context.Context, node string, _ v1alpha1.Mode, req *h
 		f.during(node)
 	}
 	if len(f.answers) == 0 {
-		return answered(false, "healthy: "+node, true)
+		return answered(false, "healthy: "+node)
 	}
 	return f.answers[min(n, len(f.answers)-1)]
 }
