@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
@@ -93,39 +94,38 @@ func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is 
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	defer cancel()
-	if job, err = wait(ctx, api, c.ErrOrStderr(), job); err != nil {
+	if job, err = awaitEnd(ctx, api, c.ErrOrStderr(), job); err != nil {
 		return true, err
 	}
 	return true, cmp.Or(answer(c, output, job, func(w io.Writer) error { return printJob(w, job) }), outcomeOf(job))
 }
 
-// wait returns a job that has ended. An API that does not answer for a while is asked
+// awaitEnd returns a job that has ended. An API that does not answer for a while is asked
 // again.
-func wait(ctx context.Context, api kube.Client, stderr io.Writer, job *v1alpha1.VolumeHealJob) (*v1alpha1.VolumeHealJob, error) {
+func awaitEnd(ctx context.Context, api kube.Client, stderr io.Writer, job *v1alpha1.VolumeHealJob) (*v1alpha1.VolumeHealJob, error) {
 	name, last := job.Namespace+"/"+job.Name, error(nil)
 	say, done := progress(stderr, name)
 	defer done()
-	for job.Status.Result == "" {
+	err := wait.PollUntilContextCancel(ctx, jobGap, false, func(ctx context.Context) (done bool, _ error) {
 		say(name + ", " + waitsFor(job))
-		select {
-		case <-time.After(jobGap):
-		case <-ctx.Done():
-			text := "job " + name + " has not ended, " + waitsFor(job) + "; it goes on"
-			if last != nil {
-				text += ": " + last.Error()
-			}
-			return nil, status.Error(codes.DeadlineExceeded, text)
-		}
 		var now *v1alpha1.VolumeHealJob
 		now, last = kube.Get[v1alpha1.VolumeHealJob](ctx, api, jobsResource, job.Namespace, job.Name)
 		switch {
 		case last == nil:
 			job = now
 		case apierrors.IsNotFound(last), apierrors.IsForbidden(last):
-			return nil, refused(last)
+			return false, refused(last)
 		}
+		return job.Status.Result != "", nil
+	})
+	if wait.Interrupted(err) {
+		text := "job " + name + " has not ended, " + waitsFor(job) + "; it goes on"
+		if last != nil {
+			text += ": " + last.Error()
+		}
+		return nil, status.Error(codes.DeadlineExceeded, text)
 	}
-	return job, nil
+	return job, err
 }
 
 // waitsFor says what a job that has not ended waits for.

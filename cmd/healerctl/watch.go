@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/why"
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -103,27 +104,21 @@ func newWatch(dial dialer) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			return dial(func(client adminpb.AdminClient) error {
 				said, note := map[string]string{}, ""
-				for {
-					list, err := listVolumes(c.Context(), client)
-					switch {
-					case c.Context().Err() != nil:
-						return nil // interrupted
-					case err != nil:
-						return err
+				err := wait.PollUntilContextCancel(c.Context(), watchGap, true, func(ctx context.Context) (done bool, _ error) {
+					list, err := listVolumes(ctx, client)
+					if err != nil {
+						return false, err
 					}
 					if note != list.note {
 						note = list.note
 						_, _ = fmt.Fprint(c.ErrOrStderr(), note)
 					}
-					if err := printChanges(c.OutOrStdout(), list, said); err != nil {
-						return err
-					}
-					select {
-					case <-time.After(watchGap):
-					case <-c.Context().Done():
-						return nil
-					}
+					return false, printChanges(c.OutOrStdout(), list, said)
+				})
+				if c.Context().Err() != nil {
+					return nil // interrupted
 				}
+				return err
 			})
 		},
 	}

@@ -22,11 +22,16 @@ var jobs = v1alpha1.GroupVersion.WithResource("volumehealjobs")
 
 // volume finds out how one volume of the pod stands: its claim, and what the nodes say of it.
 func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
-	name := claimOf(p.pod, v)
-	if name == "" {
-		if v.CSI != nil {
-			p.volumes = append(p.volumes, volume{driver: v.CSI.Driver})
-		}
+	var name string
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		name = v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		name = p.pod.Name + "-" + v.Name
+	case v.CSI != nil:
+		p.volumes = append(p.volumes, volume{driver: v.CSI.Driver})
+		return
+	default:
 		return
 	}
 	claim, err := kube.Get[corev1.PersistentVolumeClaim](ctx, p.Client, claims, p.Namespace, name)

@@ -206,14 +206,3 @@ func (p *podCase) attached(ctx context.Context) {
 	})
 	p.read("which nodes have the volumes attached", err)
 }
-
-// claimOf returns the claim of a pod's volume; empty if it has none.
-func claimOf(pod *corev1.Pod, v corev1.Volume) string {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return v.PersistentVolumeClaim.ClaimName
-	case v.Ephemeral != nil:
-		return pod.Name + "-" + v.Name
-	}
-	return ""
-}
