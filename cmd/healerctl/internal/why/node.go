@@ -50,7 +50,7 @@ func (p *podCase) onNode(ctx context.Context) {
 	}
 	defer closePool(ctx)
 	kubelet := layout.Kubelet{Root: p.Node.KubeletRoot}
-	waiting, err := Ask(ctx, pool, lookForWaits, waitsQuery{PodUID: string(p.pod.UID)})
+	waiting, err := Ask(ctx, pool, lookForWaits, string(p.pod.UID))
 	p.read("what waits in the kernel", err)
 	reading, cancel := context.WithTimeout(ctx, nodeTimeout) // for the arguments of all
 	defer cancel()

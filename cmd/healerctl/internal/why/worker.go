@@ -58,15 +58,11 @@ const (
 	betweenLooks = time.Second
 	// programAge is how long a mount or umount may take.
 	programAge = 5 * time.Second
-	// tick is the unit of a process's start in /proc (USER_HZ).
-	tick = time.Second / 100
 )
 
 // programs mount and unmount, and end. Those that stay as daemons, such as mount.ntfs, are
 // not among them.
 var programs = []string{"mount", "umount", "fusermount", "fusermount3", "mount.nfs", "mount.nfs4", "umount.nfs", "umount.nfs4", "mount.cifs", "mount.ceph"}
-
-type waitsQuery struct{ PodUID string }
 
 // waitingProcess is a process, or a thread of it, that waits in the kernel.
 type waitingProcess struct {
@@ -78,7 +74,7 @@ type waitingProcess struct {
 	// Switches counts how often it has waited: a thread with much to read or write is found
 	// waiting most of the time, and never twice in the same wait.
 	Switches uint64
-	// Age is that of the process.
+	// Age is that of a program; it is not known of others.
 	Age time.Duration
 	// Program is true for one of programs, OfPod for a process of the pod's containers,
 	// Mounting for a thread within a system call that mounts or unmounts.
@@ -86,13 +82,13 @@ type waitingProcess struct {
 }
 
 // waits returns what waits in two looks at all processes.
-func waits(q waitsQuery) ([]waitingProcess, error) {
-	before, err := look(q)
+func waits(podUID string) ([]waitingProcess, error) {
+	before, err := look(podUID)
 	if err != nil || len(before) == 0 {
 		return nil, err
 	}
 	time.Sleep(betweenLooks)
-	after, err := look(q)
+	after, err := look(podUID)
 	return slices.DeleteFunc(after, func(w waitingProcess) bool {
 		return !slices.ContainsFunc(before, func(b waitingProcess) bool {
 			return b.PID == w.PID && b.TID == w.TID && b.Switches == w.Switches
@@ -100,11 +96,7 @@ func waits(q waitsQuery) ([]waitingProcess, error) {
 	}), err
 }
 
-func look(q waitsQuery) (found []waitingProcess, err error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return nil, err
-	}
+func look(podUID string) (found []waitingProcess, err error) {
 	processes, err := procfs.AllProcs()
 	for _, process := range processes {
 		stat, err := process.Stat()
@@ -112,14 +104,16 @@ func look(q waitsQuery) (found []waitingProcess, err error) {
 			continue // it has ended
 		}
 		w := waitingProcess{PID: process.PID, Command: stat.Comm}
-		w.Age = time.Duration(now.Nano()) - time.Duration(stat.Starttime)*tick //nolint:gosec // no machine runs for 292 years
 		if w.Program = slices.Contains(programs, stat.Comm) && stat.State != "Z" && mayMount(process); w.Program {
-			if w.in(process, stat.State); w.Age > programAge {
+			w.in(process, stat.State)
+			started, err := stat.StartTime()
+			w.Age = time.Since(time.Unix(int64(started), 0))
+			if err == nil && w.Age > programAge {
 				found = append(found, w)
 			}
 			continue
 		}
-		found = append(found, threads(w, process, q.PodUID)...)
+		found = append(found, threads(w, process, podUID)...)
 	}
 	return found, err
 }
