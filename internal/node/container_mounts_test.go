@@ -226,7 +226,7 @@ func TestProcessEndsBeforeItsMountsAreRead(t *testing.T) {
 		"they keep ending": {found: ended, walks: maxWalks, unverified: []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
 		walks := 0
-		n.walk = func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
+		n.walks.walk = func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
 			a.Containers = []facts.Container{ended}
 			if walks++; walks > 1 {
 				a.Containers[0] = tc.found

@@ -20,7 +20,7 @@ func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	n, _ := newNode(t)
 	made := 0
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	n.walk = func(context.Context, storage) (ops.ProcessesAnswer, error) {
+	n.walks.walk = func(context.Context, storage) (ops.ProcessesAnswer, error) {
 		begun <- struct{}{}
 		<-goOn
 		made++
@@ -52,7 +52,7 @@ func TestInContainers(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	in := func(pod, id string) facts.Workload { return facts.Workload{PodUID: pod, ContainerID: id} }
-	n.walk = walked(ops.ProcessesAnswer{Cut: true, Containers: []facts.Container{
+	n.walks.walk = walked(ops.ProcessesAnswer{Cut: true, Containers: []facts.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
 		{Workload: in("other", "b"), Foreign: true},
@@ -185,9 +185,9 @@ func TestHolderOfNothing(t *testing.T) {
 func TestWalksHaveAShare(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	share := n.walkShares[containerWalk]
+	share := n.walks.shares[containerWalk]
 	share.SetLimit(100 * walkShare) // or the second one waits for long
-	n.walk = func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
+	n.walks.walk = func(context.Context, storage) (a ops.ProcessesAnswer, err error) {
 		if left := share.Tokens(); left < 0 {
 			t.Errorf("a walk begins while %g ms are owed", -left)
 		}

@@ -34,10 +34,10 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemon
 }
 
 func (n *Node) wantPeers(connection uint64, calls int) {
-	n.peersMu.Lock()
-	defer n.peersMu.Unlock()
-	if n.peersOf[connection] += calls; n.peersOf[connection] == 0 {
-		delete(n.peersOf, connection)
+	n.walks.mu.Lock()
+	defer n.walks.mu.Unlock()
+	if n.walks.peersOf[connection] += calls; n.walks.peersOf[connection] == 0 {
+		delete(n.walks.peersOf, connection)
 	}
 }
 

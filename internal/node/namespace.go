@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -24,14 +25,10 @@ type Namespace struct {
 	// id is the kernel's unique namespace id; 0 for our own namespace, and
 	// where the kernel has none (below Linux 6.11).
 	id uint64
-	// mountinfo stays bound to the namespace it was opened in.
-	mountinfo *os.File
-	// changes is a second descriptor of mountinfo, which moved polls. It is no os.File: the
-	// runtime's own poller would take the events.
-	changes int
-	// watched is a third one, which Changes polls: a descriptor tells of each change once.
-	watched int
-	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
+	// mountinfo stays bound to the namespace it was opened in. changes is opened a second time, for
+	// Topology to poll, and watched a third time, for Changes: an open file tells of each change once.
+	mountinfo, changes, watched *os.File
+	mu                          sync.Mutex // one reader of mountinfo at a time: it has one offset
 	// statmount is true when the kernel's statmount(2) tells everything that
 	// mountinfo does, uniqueIDs when it tells at least those.
 	statmount, uniqueIDs bool
@@ -47,7 +44,7 @@ const openTimeout = 10 * time.Second
 // OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
 // for our own, and resolves the given directories in it.
 func OpenNamespace(path string, roots []string) (*Namespace, error) {
-	ns := &Namespace{changes: -1, watched: -1, roots: make(map[string]string, len(roots))}
+	ns := &Namespace{roots: make(map[string]string, len(roots))}
 	if path != "" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -56,11 +53,7 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 		ns.fd = f
 	}
 	done := make(chan error, 1)
-	start := func(do func()) { go do() }
-	if ns.fd != nil {
-		start = onThreadThatEnds
-	}
-	start(func() { done <- ns.enter(roots) })
+	onThreadThatEnds(func() { done <- ns.enter(roots) })
 	select {
 	case err := <-done:
 		if err != nil {
@@ -101,13 +94,13 @@ func (n *Namespace) enter(roots []string) (err error) {
 		}
 		n.id = mount.NamespaceID(int(n.fd.Fd()))
 	}
-	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
-		return err
-	}
-	for _, fd := range []*int{&n.changes, &n.watched} {
-		if *fd, err = unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+	for _, f := range []**os.File{&n.mountinfo, &n.changes, &n.watched} {
+		// Not os.Open: the runtime's own poller would take the events.
+		fd, err := unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
 			return fmt.Errorf("mountinfo: %w", err)
 		}
+		*f = os.NewFile(uintptr(fd), "mountinfo")
 	}
 	for _, root := range roots {
 		if n.roots[root], err = filepath.EvalSymlinks(root); err != nil {
@@ -123,18 +116,24 @@ func (n *Namespace) File() *os.File { return n.fd }
 // RealRoots returns the directories of OpenNamespace with their resolved paths.
 func (n *Namespace) RealRoots() map[string]string { return n.roots }
 
+// RealPath replaces a root at the front of p by its resolved path: the longest, as a root may lie in
+// another one.
+func (n *Namespace) RealPath(p string) string {
+	from, found := "", p
+	for root, resolved := range n.roots {
+		if rest, beneath := facts.Below(root, p); beneath && root != resolved && len(root) > len(from) {
+			from, found = root, path.Join(resolved, rest)
+		}
+	}
+	return found
+}
+
 // Close frees the descriptors.
 func (n *Namespace) Close() error {
 	var errs []error
-	for _, f := range []*os.File{n.fd, n.mountinfo} {
+	for _, f := range []*os.File{n.fd, n.mountinfo, n.changes, n.watched} {
 		if f != nil {
 			errs = append(errs, f.Close())
-		}
-	}
-	for _, fd := range []*int{&n.changes, &n.watched} {
-		if *fd >= 0 {
-			errs = append(errs, unix.Close(*fd))
-			*fd = -1
 		}
 	}
 	return errors.Join(errs...)
@@ -201,23 +200,34 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 }
 
 func (n *Namespace) readStatmount() (Table, error) {
+	mounts, _, err := n.list(Table{}, nil)
+	return NewTable(mounts), err
+}
+
+// list reads all mounts, but for those of an old table, by their ids: these are reused.
+func (n *Namespace) list(old Table, byID map[uint64]int) (mounts []facts.Mount, reused int, err error) {
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
-		return Table{}, err
+		return nil, 0, err
 	}
-	mounts := make([]facts.Mount, 0, len(ids))
+	mounts = make([]facts.Mount, 0, len(ids))
 	var buf mount.Buffer
 	for _, id := range ids {
+		if at, known := byID[id]; known {
+			mounts = append(mounts, old.Mounts()[at])
+			reused++
+			continue
+		}
 		m, err := n.mount(id, &buf)
 		if errors.Is(err, unix.ENOENT) {
 			continue // unmounted since it was listed
 		}
 		if err != nil {
-			return Table{}, err
+			return nil, 0, err
 		}
 		mounts = append(mounts, m)
 	}
-	return NewTable(mounts), nil
+	return mounts, reused, nil
 }
 
 // mount asks for one mount.

@@ -106,7 +106,7 @@ func TestRootsAreResolved(t *testing.T) {
 	if err := os.Symlink("real", link); err != nil {
 		t.Fatal(err)
 	}
-	node := &Node{moved: movedRoots(openOwn(t, link, dir, long).RealRoots())}
+	ns := openOwn(t, link, dir, long)
 	for p, want := range map[string]string{
 		link:              dir + "/real",
 		link + "/a b":     dir + "/real/a b",
@@ -117,7 +117,7 @@ func TestRootsAreResolved(t *testing.T) {
 		"/":               "/",
 		dir + "/linkling": dir + "/linkling",
 	} {
-		if got := node.RealPath(p); got != want {
+		if got := ns.RealPath(p); got != want {
 			t.Errorf("%s: %s, want %s", p, got, want)
 		}
 	}

@@ -8,23 +8,15 @@
 package node
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 	"k8s.io/utils/lru"
 
-	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
@@ -61,17 +53,9 @@ type Node struct {
 	files cache[string, volDataFile]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
-	// walk is walkInWorker, but in tests. walks are those over all processes, by kind; walkShares
-	// limit the milliseconds that each kind takes. Only a daemonWalk uses knownDaemons. peersOf counts the calls that wait for the
-	// peers of a FUSE connection's daemons, which a daemonWalk tells of no other one.
-	walk         func(context.Context, storage) (ops.ProcessesAnswer, error)
-	walks        singleflight.Group
-	walkShares   map[storage]*rate.Limiter
-	knownDaemons []facts.FUSEDaemon
-	peersMu      sync.Mutex
-	peersOf      map[uint64]int
-	booted       time.Time
-	moved        []movedRoot
+	walks walks
+	// booted is when this boot began, by the wall clock of the server's start.
+	booted time.Time
 }
 
 // New checks cfg.
@@ -86,64 +70,29 @@ func New(cfg Config) (*Node, error) {
 	if !known {
 		return nil, fmt.Errorf("host: kubelet root %q was not resolved", cfg.KubeletRoot)
 	}
-	bootID, err := BootID()
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("boot id: %w", err)
 	}
 	n := &Node{
-		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
-		moved:      movedRoots(cfg.Namespace.RealRoots()),
-		walkShares: map[storage]*rate.Limiter{containerWalk: rate.NewLimiter(walkShare, walkBurst), daemonWalk: rate.NewLimiter(walkShare, walkBurst)},
-		probes:     newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[storage, facts.Dev](),
-		peersOf: map[uint64]int{},
+		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root},
+		bootID: strings.TrimSpace(string(bootID)), booted: time.Now().Add(-SinceBoot()),
+		probes: newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[storage, facts.Dev](),
+		walks: newWalks(),
 	}
-	n.walk = n.walkInWorker
+	n.walks.walk = n.walk
 	return n, nil
 }
 
 // Kubelet returns kubelet's layout on this node.
 func (n *Node) Kubelet() layout.Kubelet { return n.kubelet }
 
-// BootID identifies this boot.
+// BootID identifies this boot: device numbers and mount ids mean nothing in
+// another one.
 func (n *Node) BootID() string { return n.bootID }
 
 // BootTime is when this boot began.
 func (n *Node) BootTime() time.Time { return n.booted }
-
-// RealPath replaces a configured root at the front of p by its resolved path.
-func (n *Node) RealPath(p string) string {
-	for _, r := range n.moved {
-		if rest, beneath := strings.CutPrefix(p, r.configured); beneath && (rest == "" || rest[0] == '/') {
-			return path.Join(r.resolved, rest)
-		}
-	}
-	return p
-}
-
-// movedRoot is a configured root with a symbolic link in it.
-type movedRoot struct{ configured, resolved string }
-
-// movedRoots returns those whose resolved path is another one, the longest first.
-func movedRoots(roots map[string]string) []movedRoot {
-	var moved []movedRoot
-	for configured, resolved := range roots {
-		if configured != resolved {
-			moved = append(moved, movedRoot{configured, resolved})
-		}
-	}
-	slices.SortFunc(moved, func(a, b movedRoot) int { return cmp.Compare(len(b.configured), len(a.configured)) })
-	return moved
-}
-
-// BootID identifies this boot: device numbers and mount ids mean nothing in
-// another one.
-func BootID() (string, error) {
-	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("boot id: %w", err)
-	}
-	return strings.TrimSpace(string(raw)), nil
-}
 
 // SinceBoot returns the time since this boot began, as the start times of processes
 // are counted: that clock cannot be set.
@@ -152,9 +101,6 @@ func SinceBoot() time.Duration {
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // fails for an unknown clock only
 	return time.Duration(up.Nano())
 }
-
-// BootTime returns when this boot began, by the present wall clock.
-func BootTime() time.Time { return time.Now().Add(-SinceBoot()) }
 
 // cacheSize is many times the volumes of a node.
 const cacheSize = 4096

@@ -6,13 +6,37 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
+
+// walks are those over all processes.
+type walks struct {
+	// walk is Node.walk, but in tests.
+	walk    func(context.Context, storage) (ops.ProcessesAnswer, error)
+	running singleflight.Group
+	// shares limit the milliseconds that each kind takes.
+	shares map[storage]*rate.Limiter
+	// known are for the next daemonWalk, and only a daemonWalk uses them.
+	known []facts.FUSEDaemon
+
+	mu sync.Mutex
+	// peersOf counts the calls that wait for the peers of a FUSE connection's daemons, which a
+	// daemonWalk tells of no other one.
+	peersOf map[uint64]int
+}
+
+func newWalks() walks {
+	share := func() *rate.Limiter { return rate.NewLimiter(walkShare, walkBurst) }
+	return walks{shares: map[storage]*rate.Limiter{containerWalk: share(), daemonWalk: share()}, peersOf: map[uint64]int{}}
+}
 
 // processes returns what a walk over all processes found that began after this call: a containerWalk
 // finds the containers, a daemonWalk the FUSE daemons. A daemonWalk reads all open files, of which a
@@ -48,7 +72,7 @@ const (
 // may be missing. A caller waits until its own deadline; the walk goes on for the others.
 func (n *Node) nextWalk(ctx context.Context, kind storage) <-chan singleflight.Result {
 	ctx = context.WithoutCancel(ctx) // that the first caller leaves is no answer for the others
-	return n.walks.DoChan(kind.root, func() (_ any, err error) {
+	return n.walks.running.DoChan(kind.root, func() (_ any, err error) {
 		defer func() {
 			if p := recover(); p != nil { // in a goroutine of its own it would end the server
 				err = fmt.Errorf("internal error: a panic with a value of type %T", p)
@@ -56,13 +80,13 @@ func (n *Node) nextWalk(ctx context.Context, kind storage) <-chan singleflight.R
 		}()
 		var a ops.ProcessesAnswer
 		err = n.probes.serialize(ctx, kind, func() (err error) {
-			share := n.walkShares[kind]
+			share := n.walks.shares[kind]
 			if err := share.Wait(ctx); err != nil {
 				return err
 			}
-			n.walks.Forget(kind.root)
+			n.walks.running.Forget(kind.root)
 			began := time.Now()
-			a, err = n.walk(ctx, kind)
+			a, err = n.walks.walk(ctx, kind)
 			share.ReserveN(time.Now(), int(min(time.Since(began), walkCharge).Milliseconds()))
 			return err
 		})
@@ -73,20 +97,20 @@ func (n *Node) nextWalk(ctx context.Context, kind storage) <-chan singleflight.R
 	})
 }
 
-// walkInWorker has a worker walk. CallWithin bounds that: ctx has no deadline.
-func (n *Node) walkInWorker(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
+// walk has a worker walk. CallWithin bounds that: ctx has no deadline.
+func (n *Node) walk(ctx context.Context, kind storage) (a ops.ProcessesAnswer, err error) {
 	q := ops.ProcessesQuery{Budget: n.cfg.ProbeTimeout / 2}
 	if kind == daemonWalk {
-		n.peersMu.Lock()
-		q.PeersOf = slices.Collect(maps.Keys(n.peersOf))
-		n.peersMu.Unlock()
-		q.Daemons, q.Known = true, n.knownDaemons
+		n.walks.mu.Lock()
+		q.PeersOf = slices.Collect(maps.Keys(n.walks.peersOf))
+		n.walks.mu.Unlock()
+		q.Daemons, q.Known = true, n.walks.known
 	}
 	for tries := 0; tries == 0 || kind == containerWalk && err == nil && a.Cut && tries < 2; tries++ { // a busy node may have cut one short
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Processes, q)
 	}
 	if kind == daemonWalk && (err == nil || errors.Is(err, worker.ErrLeft)) {
-		n.knownDaemons = a.Known
+		n.walks.known = a.Known
 	}
 	return a, err
 }

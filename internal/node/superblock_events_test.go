@@ -169,7 +169,7 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 		{ops.ProcessesAnswer{Unread: 1, Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
 		{ops.ProcessesAnswer{Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
 	} {
-		n.walk = walked(tc.walk)
+		n.walks.walk = walked(tc.walk)
 		wanted, err := e.daemons(t.Context(), map[uint64]facts.Dev{served.FUSEConnection(): served})
 		if err != nil || len(wanted) != tc.want || !slices.Contains(wanted, source{dev: served, pid: pid}) {
 			t.Errorf("%+v: to follow: %v, %v", tc.walk, wanted, err)

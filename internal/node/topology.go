@@ -21,9 +21,8 @@ import (
 // everything anew.
 type topology struct {
 	mu    sync.Mutex
-	known bool
 	table Table
-	byID  map[uint64]int // into table.Mounts()
+	byID  map[uint64]int // into table.Mounts(); nil while nothing is known
 	// patched is true when since the last reading of the whole table, which began at readAll
 	// and took cost, only new mounts were read.
 	patched bool
@@ -46,24 +45,23 @@ func (n *Namespace) Topology() (Table, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	affordable := time.Since(t.readAll) >= maxShare*t.cost
-	if !n.moved() && t.known && (!t.patched || !affordable) {
+	// A poll tells of a change once, so it comes first, whatever is known.
+	if !n.moved() && t.byID != nil && (!t.patched || !affordable) {
 		return t.table, nil
 	}
 	if affordable {
 		t.byID = nil
 	}
-	t.known = false // until this succeeds
-	table, err := n.update()
-	if err != nil {
+	if err := n.update(); err != nil {
+		t.byID = nil
 		return n.Mounts()
 	}
-	t.keep(table)
 	return t.table, nil
 }
 
 // moved reports whether the namespace's mounts changed since it was last asked.
 func (n *Namespace) moved() bool {
-	poll := []unix.PollFd{{Fd: int32(n.changes), Events: unix.POLLPRI}}
+	poll := []unix.PollFd{{Fd: int32(n.changes.Fd()), Events: unix.POLLPRI}}
 	events, err := unix.Poll(poll, 0)
 	return err != nil || events != 0
 }
@@ -72,65 +70,37 @@ func (n *Namespace) moved() bool {
 // its id when it is moved, so a change that no id explains makes it read
 // everything, too. A mount that was moved while others came or went is found when
 // everything is read the next time, which is soon (maxShare).
-func (n *Namespace) update() (Table, error) {
+func (n *Namespace) update() error {
 	t := &n.topology
 	start := time.Now()
-	ids, err := mount.ListAll(n.id, mount.Root)
+	mounts, reused, err := n.list(t.table, t.byID)
 	if err != nil {
-		return Table{}, err
+		return err
 	}
-	mounts := make([]facts.Mount, 0, len(ids))
-	var buf mount.Buffer
-	reused := 0
-	for _, id := range ids {
-		if at, known := t.byID[id]; known {
-			mounts = append(mounts, t.table.Mounts()[at])
-			reused++
-			continue
-		}
-		m, err := n.mount(id, &buf)
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			continue // unmounted since it was listed
-		case err != nil:
-			return Table{}, err
-		}
-		mounts = append(mounts, bare(m))
-	}
-	if reused > 0 && reused == len(ids) && reused == len(t.byID) {
+	if reused > 0 && reused == len(mounts) && reused == len(t.byID) {
 		t.byID = nil
 		return n.update()
 	}
-	table := NewTable(mounts)
+	byID := make(map[uint64]int, len(mounts))
+	for i := range mounts {
+		m := &mounts[i]
+		byID[m.ID] = i
+		// What may change without an event is left out.
+		m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
+	}
+	t.table, t.byID = NewTable(mounts), byID
 	if t.patched = reused > 0; !t.patched {
 		t.readAll, t.cost = start, time.Since(start)
 	}
-	return table, nil
-}
-
-func (t *topology) keep(table Table) {
-	t.known, t.table = true, table
-	t.byID = make(map[uint64]int, len(table.Mounts()))
-	for i, m := range table.Mounts() {
-		t.byID[m.ID] = i
-	}
+	return nil
 }
 
 // forget makes the next Topology read everything.
 func (t *topology) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.known, t.byID = false, nil
+	t.byID = nil
 }
-
-// bare leaves out what may change without an event.
-func bare(m facts.Mount) facts.Mount {
-	m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
-	return m
-}
-
-// scratch holds buffers for statmount(2).
-var scratch = sync.Pool{New: func() any { return new(mount.Buffer) }}
 
 // Refresh reads mounts that were found in the topology again. It is false when one of
 // them is gone or was moved: the next Topology reads everything then.
@@ -138,11 +108,10 @@ func (n *Namespace) Refresh(stack []facts.Mount) ([]facts.Mount, bool) {
 	if !n.statmount {
 		return stack, true // just read
 	}
-	buf, _ := scratch.Get().(*mount.Buffer)
-	defer scratch.Put(buf)
+	var buf mount.Buffer
 	fresh := make([]facts.Mount, len(stack))
 	for i, m := range stack {
-		now, err := n.mount(m.ID, buf)
+		now, err := n.mount(m.ID, &buf)
 		if err != nil || now.Path != m.Path || now.OldParent != m.OldParent {
 			n.topology.forget()
 			return nil, false
@@ -185,7 +154,7 @@ func (n *Namespace) Changes(ctx context.Context) (<-chan struct{}, error) {
 			}
 		}()
 		for ctx.Err() == nil {
-			poll := []unix.PollFd{{Fd: int32(n.watched), Events: unix.POLLPRI}, {Fd: int32(ended.Fd()), Events: unix.POLLIN}}
+			poll := []unix.PollFd{{Fd: int32(n.watched.Fd()), Events: unix.POLLPRI}, {Fd: int32(ended.Fd()), Events: unix.POLLIN}}
 			_, err := unix.Poll(poll, -1)
 			if errors.Is(err, unix.EINTR) {
 				continue
