@@ -1,11 +1,12 @@
 package node
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -73,24 +74,15 @@ func (d deviceEvents) read() map[SuperblockEvent]bool {
 
 // deviceOf returns the block device that a message is about, if it changed or went.
 func deviceOf(message []byte) (dev facts.Dev, is bool) {
-	var action, subsystem, major, minor string
-	for field := range bytes.SplitSeq(message, []byte{0}) {
-		name, value, _ := bytes.Cut(field, []byte("="))
-		switch string(name) {
-		case "ACTION":
-			action = string(value)
-		case "SUBSYSTEM":
-			subsystem = string(value)
-		case "MAJOR":
-			major = string(value)
-		case "MINOR":
-			minor = string(value)
-		}
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(string(message), "\x00") {
+		name, value, _ := strings.Cut(field, "=")
+		fields[name] = value
 	}
-	if subsystem != "block" || action != "change" && action != "remove" && action != "offline" {
+	if fields["SUBSYSTEM"] != "block" || !slices.Contains([]string{"change", "remove", "offline"}, fields["ACTION"]) {
 		return facts.Dev{}, false
 	}
-	dev, err := facts.ParseDev(major + ":" + minor)
+	dev, err := facts.ParseDev(fields["MAJOR"] + ":" + fields["MINOR"])
 	return dev, err == nil
 }
 

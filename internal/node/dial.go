@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,35 +25,21 @@ func (n *Node) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	if !beneath {
 		return nil, fmt.Errorf("%w: %s is not beneath %s", operation.ErrRefused, socket, n.kubelet.Root)
 	}
-	fd, err := openSocket(n.cfg.KubeletRoot, name)
+	fd, err := openBeneath(n.cfg.KubeletRoot, name)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", socket, err)
 	}
 	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, fmt.Errorf("socket %s: %w", socket, cmp.Or[error](err, unix.ENOTSOCK))
+	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", socket, err)
 	}
 	return conn, nil
-}
-
-// openSocket opens what has the name beneath a directory, if it is a socket.
-func openSocket(root, name string) (int, error) {
-	fd, err := openBeneath(root, name)
-	if err != nil {
-		return -1, err
-	}
-	var st unix.Stat_t
-	err = unix.Fstat(fd, &st)
-	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		err = unix.ENOTSOCK
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
 }
 
 // openBeneath opens what has the name beneath a directory, as O_PATH, over no symbolic link

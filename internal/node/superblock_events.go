@@ -42,9 +42,8 @@ type SuperblockEvents struct {
 	told  chan SuperblockEvent
 
 	mu sync.Mutex
-	// followed are the descriptors in epoll by their source, byKey the sources by the key.
+	// followed are the descriptors in epoll.
 	followed map[source]descriptor
-	byKey    map[int32]source
 	// lastKey is the key of the descriptor that was added last.
 	lastKey int32
 	devices deviceEvents
@@ -87,7 +86,7 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 	}
 	e := &SuperblockEvents{
 		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan SuperblockEvent),
-		followed: map[source]descriptor{}, byKey: map[int32]source{},
+		followed: map[source]descriptor{},
 	}
 	if e.devices, err = openDeviceEvents(); err == nil {
 		err = e.watch(descriptor{e.devices.fd, devicesKey}, unix.EPOLLIN)
@@ -146,24 +145,22 @@ func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEven
 	defer e.mu.Unlock()
 	told := map[SuperblockEvent]bool{}
 	for _, event := range events {
-		key := event.Fd
-		switch key {
+		switch event.Fd {
 		case devicesKey:
 			maps.Copy(told, e.devices.read())
-			continue
 		case driversKey:
 			maps.Copy(told, e.drivers.read())
-			continue
 		}
-		s, known := e.byKey[key]
-		if !known {
-			continue
-		}
-		told[SuperblockEvent{Dev: s.dev}] = true
-		if s.pid != 0 {
-			e.forget(s)
-		} else {
-			rewind(e.followed[s].fd)
+		for s, d := range e.followed {
+			if d.key != event.Fd {
+				continue
+			}
+			told[SuperblockEvent{Dev: s.dev}] = true
+			if s.pid != 0 {
+				e.forget(s)
+			} else {
+				rewind(d.fd)
+			}
 		}
 	}
 	return told
@@ -188,7 +185,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 		return err // ended
 	}
 	e.devices.above = above
-	for s := range maps.Clone(e.followed) {
+	for s := range e.followed {
 		if !slices.Contains(wanted, s) && !e.toTell(s) {
 			e.forget(s)
 		}
@@ -281,12 +278,10 @@ func (e *SuperblockEvents) add(s source) {
 	} else {
 		fd, err = unix.Open(e.counterOf(s.dev), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		events = unix.EPOLLPRI | unix.EPOLLET
+		rewind(fd)
 	}
 	if err != nil {
 		return
-	}
-	if s.pid == 0 {
-		rewind(fd)
 	}
 	e.lastKey++
 	d := descriptor{fd, e.lastKey}
@@ -294,7 +289,7 @@ func (e *SuperblockEvents) add(s source) {
 		_ = unix.Close(fd)
 		return
 	}
-	e.followed[s], e.byKey[d.key] = d, s
+	e.followed[s] = d
 }
 
 // counterOf is the file with the errors that the ext4 on a device counted.
@@ -317,16 +312,14 @@ func (e *SuperblockEvents) watch(d descriptor, events uint32) error {
 
 // forget closes a source, which takes it out of epoll: no other descriptor refers to it.
 func (e *SuperblockEvents) forget(s source) {
-	d := e.followed[s]
+	_ = unix.Close(e.followed[s].fd)
 	delete(e.followed, s)
-	delete(e.byKey, d.key)
-	_ = unix.Close(d.fd)
 }
 
 func (e *SuperblockEvents) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for s := range maps.Clone(e.followed) {
+	for s := range e.followed {
 		e.forget(s)
 	}
 	e.followed = nil

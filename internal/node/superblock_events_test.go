@@ -53,7 +53,7 @@ func TestSuperblockEvents(t *testing.T) {
 	for event := range e.Events() {
 		t.Errorf("told of %v", event)
 	}
-	if e.followed != nil || len(e.byKey) > 0 {
+	if e.followed != nil {
 		t.Errorf("left: %v", e.followed)
 	}
 	if err := e.Follow(t.Context(), nil); err != nil { // a late one
@@ -67,7 +67,7 @@ func TestFollowAfterAnEndThatIsNotTold(t *testing.T) {
 	done(t, err)
 	e := &SuperblockEvents{
 		node: &Node{}, epoll: os.NewFile(uintptr(fd), "superblock events"), // nobody waits for it
-		followed: map[source]descriptor{}, byKey: map[int32]source{},
+		followed: map[source]descriptor{},
 	}
 	defer e.epoll.Close()
 	daemon, pid := sleeper(t)

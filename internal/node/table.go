@@ -132,7 +132,7 @@ func (t Table) walk(p string) []*facts.Mount {
 	return met
 }
 
-// parentDir is path.Dir for a clean path.
+// parentDir is path.Dir for a clean path, and ends at "/" for one that is not absolute, too.
 func parentDir(p string) string {
 	if i := strings.LastIndexByte(p, '/'); i > 0 {
 		return p[:i]
