@@ -132,19 +132,17 @@ func unread(paths []ops.UnreadPath) error {
 // unmounted returns the paths of pods' volumes at which nothing is mounted. Where directories are
 // unread there may be more.
 func (n *Node) unmounted(ctx context.Context, table Table) (asks []PathQuery, unread []ops.UnreadPath, err error) {
-	q := ops.PublishedQuery{Pods: n.kubelet.Pods(), Volumes: layout.PodVolumes, Devices: n.kubelet.BlockTargets(), Max: maxPublished}
+	q := ops.PublishedQuery{Max: maxPublished, Patterns: []string{
+		n.kubelet.Target(ops.AnyName, ops.AnyName), n.kubelet.BlockTarget(ops.AnyName, ops.AnyName),
+	}}
 	var published ops.PublishedAnswer
-	disk := storageUnder(table, q.Pods)
+	disk := storageUnder(table, n.kubelet.Pods())
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
 	err = n.probes.unlessStuck(disk, func() (err error) {
 		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Published, q)
 		return err
 	})
-	for _, v := range published.Volumes {
-		at := n.kubelet.Target(v.PodUID, v.PV)
-		if v.Block {
-			at = n.kubelet.BlockTarget(v.PodUID, v.PV)
-		}
+	for _, at := range published.Paths {
 		if l := n.kubelet.Layout(at); (l.Kind == layout.Pod || l.Kind == layout.Block) && len(table.Stack(at)) == 0 {
 			asks = append(asks, PathQuery{Path: at, VolData: l.VolData})
 		}

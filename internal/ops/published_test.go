@@ -5,17 +5,26 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
+
+const volumesIn = "/" + AnyName + "/volumes/kubernetes.io~csi/" + AnyName + "/mount"
+
+// publishedIn asks for the volumes in kubelet's directory for pods.
+func publishedIn(pods string, limit int) (PublishedAnswer, error) {
+	return published(PublishedQuery{Max: limit, Patterns: []string{pods + volumesIn}})
+}
+
+// publishedUnder asks for all volumes in directories below one.
+func publishedUnder(root string) (PublishedAnswer, error) {
+	return published(PublishedQuery{Max: 99, Patterns: []string{root + "/pods" + volumesIn, root + "/publish/" + AnyName + "/" + AnyName}})
+}
 
 func TestPublished(t *testing.T) {
 	pods := realDir(t)
-	if got, err := published(PublishedQuery{Pods: pods + "/none", Volumes: layout.PodVolumes, Max: 9}); err != nil || got.Volumes != nil {
+	if got, err := publishedIn(pods+"/none", 9); err != nil || got.Paths != nil {
 		t.Errorf("no pods yet: %v, %v", got, err)
 	}
 	for _, dir := range []string{
@@ -29,17 +38,18 @@ func TestPublished(t *testing.T) {
 	must(t, os.Mkdir(pods+"/uid-e", 0o700))
 	must(t, os.Symlink(pods+"/uid-a/volumes", pods+"/uid-e/volumes"))
 	const names = 9 // 7 of pods, 2 of volumes
-	got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Max: names})
-	slices.SortFunc(got.Volumes, func(a, b PublishedVolume) int { return len(a.PV) - len(b.PV) })
-	if want := []PublishedVolume{{PodUID: "uid-a", PV: "pv1"}, {PodUID: "uid-a", PV: "pv 2"}}; err != nil || got.Unread != nil || !slices.Equal(got.Volumes, want) {
+	got, err := publishedIn(pods, names)
+	slices.Sort(got.Paths)
+	at := pods + "/uid-a/volumes/kubernetes.io~csi/"
+	if want := []string{at + "pv 2/mount", at + "pv1/mount"}; err != nil || got.Unread != nil || !slices.Equal(got.Paths, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, limit := range []int{0, 6, names - 1} {
-		if got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Max: limit}); !errors.Is(err, unix.E2BIG) {
+		if got, err := publishedIn(pods, limit); !errors.Is(err, unix.E2BIG) {
 			t.Errorf("at most %d names: %v, %v", limit, got, err)
 		}
 	}
-	if got, err := published(PublishedQuery{Pods: pods + "/link", Volumes: layout.PodVolumes, Max: names}); !errors.Is(err, unix.ELOOP) {
+	if got, err := publishedIn(pods+"/link", names); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through a link: %v, %v", got, err)
 	}
 }
@@ -50,8 +60,8 @@ func TestPublishedDevices(t *testing.T) {
 		must(t, os.MkdirAll(root+"/"+dir, 0o700))
 	}
 	must(t, os.WriteFile(root+"/publish/pv-raw/uid-a", nil, 0o600))
-	got, err := published(PublishedQuery{Pods: root + "/pods", Volumes: layout.PodVolumes, Devices: root + "/publish", Max: 9})
-	if want := []PublishedVolume{{PodUID: "uid-a", PV: "pv-raw", Block: true}}; err != nil || got.Unread != nil || !slices.Equal(got.Volumes, want) {
+	got, err := publishedUnder(root)
+	if want := []string{root + "/publish/pv-raw/uid-a"}; err != nil || got.Unread != nil || !slices.Equal(got.Paths, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -69,7 +79,7 @@ func TestPublishedEntersNoMount(t *testing.T) {
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) })
 	must(t, os.Mkdir(at+"/pv1", 0o700))
-	if got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Max: 9}); err != nil || got.Volumes != nil || got.Unread != nil {
+	if got, err := publishedIn(pods, 9); err != nil || got.Paths != nil || got.Unread != nil {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -113,11 +123,11 @@ func TestPublishedLeavesOutWhatItCannotRead(t *testing.T) {
 		t.Cleanup(func() { must(t, os.Chmod(dir, 0o700)) }) //nolint:gosec // a directory
 	}
 	heedingModes(t, func() {
-		got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Devices: devices, Max: 99})
-		slices.SortFunc(got.Volumes, func(a, b PublishedVolume) int { return strings.Compare(a.PV, b.PV) })
-		want := []PublishedVolume{{PodUID: "uid-a", PV: "pv1"}, {PodUID: "uid-c", PV: "pv3"}, {PodUID: "uid-a", PV: "pv5", Block: true}}
+		got, err := publishedUnder(root)
+		slices.Sort(got.Paths)
+		want := []string{pods + "/uid-a/volumes/kubernetes.io~csi/pv1/mount", pods + "/uid-c/volumes/kubernetes.io~csi/pv3/mount", devices + "/pv5/uid-a"}
 		unread := []UnreadPath{{closed[0], "permission denied"}, {closed[1], "permission denied"}}
-		if err != nil || !slices.Equal(got.Volumes, want) || !slices.Equal(got.Unread, unread) {
+		if err != nil || !slices.Equal(got.Paths, want) || !slices.Equal(got.Unread, unread) {
 			t.Errorf("got %v, %v", got, err)
 		}
 	})

@@ -52,14 +52,13 @@ type Kubelet struct {
 }
 
 const (
-	// PodVolumes has the CSI volumes of a pod, in the pod's directory.
-	PodVolumes = "volumes/kubernetes.io~csi"
 	// RegistrationSuffix ends the name of the socket with which a CSI driver registers
 	// itself, as node-driver-registrar makes it when the driver's pod has started.
 	RegistrationSuffix = "-reg.sock"
 
 	csiPlugins = "plugins/kubernetes.io/csi"
-	subpaths   = "volume-subpaths" // in a pod's directory
+	podVolumes = "volumes/kubernetes.io~csi" // in a pod's directory
+	subpaths   = "volume-subpaths"           // in a pod's directory
 )
 
 // Pods is the directory that has one of each pod.
@@ -67,16 +66,13 @@ func (k Kubelet) Pods() string { return path.Join(k.Root, "pods") }
 
 // Target returns where a volume with a filesystem is published for a pod.
 func (k Kubelet) Target(pod, pv string) string {
-	return path.Join(k.Pods(), pod, PodVolumes, pv, "mount")
-}
-
-// BlockTargets is the directory of all that BlockTarget returns.
-func (k Kubelet) BlockTargets() string {
-	return path.Join(k.Root, csiPlugins, "volumeDevices/publish")
+	return path.Join(k.Pods(), pod, podVolumes, pv, "mount")
 }
 
 // BlockTarget returns where a raw block volume is published for a pod.
-func (k Kubelet) BlockTarget(pod, pv string) string { return path.Join(k.BlockTargets(), pv, pod) }
+func (k Kubelet) BlockTarget(pod, pv string) string {
+	return path.Join(k.Root, csiPlugins, "volumeDevices/publish", pv, pod)
+}
 
 // Staging returns the path at which kubelet has a driver stage a volume with a
 // filesystem (since Kubernetes 1.24).
@@ -112,7 +108,7 @@ func (k Kubelet) Layout(p string) Path {
 	rel = rel[1:]
 	part := strings.SplitN(rel, "/", maxLayoutParts)
 	switch {
-	case len(part) == 6 && part[0] == "pods" && part[2]+"/"+part[3] == PodVolumes && part[5] == "mount":
+	case len(part) == 6 && part[0] == "pods" && part[2]+"/"+part[3] == podVolumes && part[5] == "mount":
 		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
 	case len(part) == 6 && part[0] == "pods" && part[2] == subpaths:
 		return Path{Kind: Subpath, PodUID: part[1], PV: part[3]}
