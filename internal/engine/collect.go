@@ -67,8 +67,8 @@ type collected struct {
 // question is a call of a provider's Collect about a storage.
 type question struct{ provider, storage string }
 
-// ask calls one Collect. A call that outlives its deadline counts as work of the
-// engine, for which Close waits.
+// ask calls one Collect, and waits until the provider asks the same storage in no other call. A call
+// that outlives its deadline counts as work of the engine, for which Close waits.
 func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
 	answer := make(chan collected, 1)
 	key := question{p.Name(), storageKey(c)}
@@ -80,31 +80,24 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 			}
 			answer <- a
 		}()
-		done, err := e.askAlone(ctx, key)
-		if a.err = err; err != nil {
-			return
+		ours := make(chan struct{})
+		for {
+			// A storage that does not answer would keep every further call, too.
+			other, busy := e.asked.LoadOrStore(key, ours)
+			if !busy {
+				break
+			}
+			select {
+			case <-other.(chan struct{}): //nolint:forcetypeassert // the map has no other values
+			case <-ctx.Done():
+				a.err = fmt.Errorf("an earlier question about the same storage is not answered yet: %w", ctx.Err())
+				return
+			}
 		}
-		defer done()
+		defer func() { e.asked.Delete(key); close(ours) }()
 		a.evidence, a.err = p.Collect(ctx, c)
 	})
 	return answer
-}
-
-// askAlone waits until the provider asks the same storage in no other call: a storage that does not
-// answer would keep every further call, too.
-func (e *Engine) askAlone(ctx context.Context, key question) (done func(), err error) {
-	ours := make(chan struct{})
-	for {
-		other, busy := e.asked.LoadOrStore(key, ours)
-		if !busy {
-			return func() { e.asked.Delete(key); close(ours) }, nil
-		}
-		select {
-		case <-other.(chan struct{}): //nolint:forcetypeassert // the map has no other values
-		case <-ctx.Done():
-			return nil, fmt.Errorf("an earlier question about the same storage is not answered yet: %w", ctx.Err())
-		}
-	}
 }
 
 func panicked(ctx context.Context, p healer.Provider, v healer.Volume, fault any) error {

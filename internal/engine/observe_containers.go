@@ -166,8 +166,10 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 	if probe.Ended || !known && (answers || probe.Errno == 0) {
 		return // the container has ended, or nothing says that the mount is this volume's
 	}
+	was, _ := o.c.PreviousOf(m.Mount.Dev) // its filesystem may have shut itself down while the host had it
 	in := &healer.InContainer{
-		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: ended(o.c, m.Mount),
+		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr,
+		Ended:   was.Ended || healer.StateOf(m.Mount).Shutdown || o.c.Superblocks[m.Mount.Dev].Shutdown,
 		Sharing: sharingOf(m.Mount, s.onHost[m.Mount.Dev]),
 	}
 	switch {

@@ -10,13 +10,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// ended reports whether the filesystem of a mount has shut itself down: as its super options say,
-// as a probe of this call showed, or as the record says from when the host still had it.
-func ended(c healer.Case, m facts.Mount) bool {
-	f, _ := c.PreviousOf(m.Dev)
-	return f.Ended || healer.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
-}
-
 // previousSuperblocks returns the superblocks that containers may still have of the
 // volume, although its mount points have others: those of dead mounts above a healthy
 // one, and those of the record of this boot.
@@ -85,14 +78,6 @@ func onHost(c healer.Case, dev facts.Dev) (path string, found bool) {
 		}
 	}
 	return "", false
-}
-
-// covered reports whether a mount of a superblock lies beneath another one at a proven
-// mount point.
-func covered(c healer.Case, dev facts.Dev) bool {
-	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool {
-		return p.Proven && len(p.Stack) > 1 && hasDev(p.Stack[1:], dev)
-	})
 }
 
 func hasDev(stack []facts.Mount, dev facts.Dev) bool {

@@ -71,7 +71,18 @@ func (e *Engine) saveAfter(ctx context.Context, c healer.Case, s healer.Step, er
 	}
 	before := c.Pending(s.Cost) // the record may have the call of this step by now
 	e.reload(&c)
-	changed := withAnswer(&c, s, before, err)
+	changed := false
+	var answer *healer.DriverError
+	known := err == nil || errors.As(err, &answer) // else the driver was not asked, or its answer is not known
+	if known && c.RecordOfThisBoot() && (s.Cost == healer.Restage || s.Cost == healer.Delegate) {
+		var pending healer.PendingCall
+		if err != nil && answer.Pending {
+			pending = before.With(answer.PID, node.SinceBoot())
+		}
+		now := withPending(*c.Record, s.Cost, pending)
+		changed = !now.Same(*c.Record)
+		c.Record = &now
+	}
 	if saved, _ := e.savePrevious(ctx, &c, s); !saved && changed {
 		_ = e.write(ctx, *c.Record)
 	}
@@ -107,26 +118,6 @@ func withPending(r healer.Record, cost healer.Cost, row healer.PendingCall) heal
 		r.PendingHeal = row
 	}
 	return r
-}
-
-// withAnswer gives the case a record with what the driver answered to a step, if that changes it.
-// before is the row of calls before the step.
-func withAnswer(c *healer.Case, s healer.Step, before healer.PendingCall, err error) (changed bool) {
-	if !c.RecordOfThisBoot() || s.Cost != healer.Restage && s.Cost != healer.Delegate {
-		return false
-	}
-	var answer *healer.DriverError
-	if !errors.As(err, &answer) && err != nil {
-		return false // the driver was not asked, or its answer is not known
-	}
-	var pending healer.PendingCall
-	if err != nil && answer.Pending {
-		pending = before.With(answer.PID, node.SinceBoot())
-	}
-	now := withPending(*c.Record, s.Cost, pending)
-	changed = !now.Same(*c.Record)
-	c.Record = &now
-	return changed
 }
 
 // addPrevious records a superblock with the mounts that containers have of it.
@@ -199,7 +190,8 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 // lingers reports whether a mount beneath another one, or a container, has a previous superblock,
 // or a container that cannot be inspected may have it.
 func lingers(c healer.Case, f healer.PreviousSuperblock) bool {
-	return covered(c, f.Dev) ||
+	covered := func(p healer.MountPoint) bool { return p.Proven && len(p.Stack) > 1 && hasDev(p.Stack[1:], f.Dev) }
+	return slices.ContainsFunc(c.MountPoints, covered) ||
 		slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
 		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since })
 }

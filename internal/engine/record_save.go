@@ -49,8 +49,13 @@ func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	if d.Sick() {
 		keepBaselines(&now, c.Record)
 	}
-	if now.FSType == "" || !identifiable(c) {
-		return // nothing is proven, or the recorded identity would be lost
+	if now.FSType == "" {
+		return // nothing is proven
+	}
+	for _, sb := range c.Superblocks {
+		if sb.Device != nil && !sb.Device.Known() {
+			return // the recorded identity would be lost
+		}
 	}
 	interval := recordInterval
 	if facts.IsFUSE(now.FSType) {
@@ -103,17 +108,6 @@ func keepBaselines(r *healer.Record, was *healer.Record) {
 			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(facts.AttrReadOnly) // else it was not asked for
 		}
 	}
-}
-
-// identifiable reports whether the identity of the device could be read, if that
-// exists.
-func identifiable(c healer.Case) bool {
-	for _, sb := range c.Superblocks {
-		if sb.Device != nil && !sb.Device.Known() {
-			return false
-		}
-	}
-	return true
 }
 
 // sourceOf returns the source of an NFS mount, where nothing else says which directory of the
