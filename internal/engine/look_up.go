@@ -34,7 +34,11 @@ func (o *observation) lookUp(ctx context.Context) error {
 			slices.Contains(o.engine.cfg.NoLookup, o.c.Driver) {
 			continue
 		}
-		last := o.lastLookUp(dev)
+		kept, _ := o.engine.lookups.Get(dev)
+		last, _ := kept.(lookedUp)
+		if last.oldest == 0 || last.oldest != o.c.OldestMount(dev) {
+			last = lookedUp{} // of another superblock
+		}
 		sb.Lookup = last.Lookup
 		sb.Lookup.Earlier = last.Asked
 		if o.mustLookUp(sb, last) {
@@ -78,13 +82,4 @@ func (o *observation) somethingWrong(sb healer.Superblock) bool {
 		}
 	}
 	return sb.Answer.Late > 0
-}
-
-// lastLookUp returns the last answer of a superblock, zero for none.
-func (o *observation) lastLookUp(dev facts.Dev) lookedUp {
-	kept, _ := o.engine.lookups.Get(dev)
-	if last, known := kept.(lookedUp); known && last.oldest != 0 && last.oldest == o.c.OldestMount(dev) {
-		return last
-	}
-	return lookedUp{}
 }

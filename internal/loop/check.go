@@ -56,8 +56,8 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 		l.heals.budget.AllowN(now, 1)
 		l.heals.backend(r.backend).running++
 	}
-	paths := l.known.toCheck(v)
-	named := healer.Volume{ID: v.key.id, Unasked: true, Routine: routine, Published: v.published()}
+	paths, published := l.known.toCheck(v)
+	named := healer.Volume{ID: v.key.id, Unasked: true, Routine: routine, Published: published}
 	go func() {
 		r.err = healer.NotFound("nothing of the volume is mounted")
 		for _, named.Path = range paths {
@@ -77,7 +77,7 @@ func (l *Loop) finish(r result) {
 	now, v := time.Now(), r.volume
 	v.running, v.slow = false, r.took > slowCheck
 	l.running--
-	v.due = l.turnAfter(now.Add(l.gap(v)))
+	v.due = l.nextTurn(v, now)
 	l.diagnosed(r, now)
 	v.record(r, now)
 	if v.again {
@@ -94,24 +94,18 @@ func (l *Loop) finish(r result) {
 	l.log(r)
 }
 
-// gap returns the time between a check of a volume and the next: the interval give or take a tenth, so
-// that volumes that were once checked together do not stay together. After the first check of a volume
-// that was due at once it is any time up to the interval: volumes that came together are spread.
-func (l *Loop) gap(v *volume) time.Duration {
+// nextTurn returns when a volume that was just checked is checked next: after the interval give or take a
+// tenth, so that volumes that were once checked together do not stay together. After the first check of a
+// volume that was due at once it is any time up to the interval: volumes that came together are spread.
+// Checks begin in turns: several at once cost half of what each costs alone, as processes are awake and
+// caches warm.
+func (l *Loop) nextTurn(v *volume, now time.Time) time.Time {
+	gap := l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
 	if v.checked.IsZero() && !v.due.After(v.expected) {
-		return rand.N(l.cfg.Interval) //nolint:gosec // a schedule is no secret
+		gap = rand.N(l.cfg.Interval) //nolint:gosec // as above
 	}
-	return l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
-}
-
-// turnAfter returns the next time from t on at which routine checks begin. Several checks at once cost
-// half of what each costs alone: processes are awake, caches warm.
-func (l *Loop) turnAfter(t time.Time) time.Time {
-	turn := l.cfg.Interval / turns
-	if turn <= 0 {
-		return t
-	}
-	return t.Add((turn - t.Sub(l.began)%turn) % turn)
+	at, turn := now.Add(gap), l.cfg.Interval/turns
+	return at.Add((turn - at.Sub(l.began)%turn) % turn)
 }
 
 // log writes a line when the outcome is another one than that of the last check. A

@@ -126,8 +126,8 @@ func New(cfg Config) (*Loop, error) {
 	switch {
 	case cfg.Node == nil || cfg.Engine == nil || cfg.Publish == nil || cfg.Action == nil:
 		return nil, errors.New("loop: node, engine, publish and action are required")
-	case cfg.Interval <= 0:
-		return nil, errors.New("loop: the interval must be positive")
+	case cfg.Interval < time.Second:
+		return nil, errors.New("loop: the interval must be at least a second")
 	}
 	l := &Loop{
 		cfg:     cfg,

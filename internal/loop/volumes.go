@@ -180,22 +180,16 @@ func (vs *volumes) first() (first *volume) {
 	return first
 }
 
-// published returns the paths at which kubelet's files name a volume as published.
-func (v *volume) published() (paths []string) {
-	for _, p := range v.paths {
-		if !p.Staging {
-			paths = append(paths, p.Path)
-		}
-	}
-	return paths
-}
-
 // toCheck returns the paths at which a volume may be checked, the best first: where it is published and
 // mounted, where it is published and lost its mount, where it is staged. A staging path without a mount
-// is not among them: kubelet may be unstaging the volume.
-func (vs *volumes) toCheck(v *volume) []string {
+// is not among them: kubelet may be unstaging the volume. published are those at which kubelet's files name
+// it as published.
+func (vs *volumes) toCheck(v *volume) (paths, published []string) {
 	var mounted, lost, staged []string
 	for _, p := range v.paths {
+		if !p.Staging {
+			published = append(published, p.Path)
+		}
 		switch there := len(vs.mounts[p.Path]) > 0; {
 		case there && !p.Staging:
 			mounted = append(mounted, p.Path)
@@ -205,5 +199,5 @@ func (vs *volumes) toCheck(v *volume) []string {
 			lost = append(lost, p.Path)
 		}
 	}
-	return slices.Concat(mounted, lost, staged)
+	return slices.Concat(mounted, lost, staged), published
 }
