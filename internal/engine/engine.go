@@ -71,8 +71,8 @@ type Settings struct {
 	DryRun bool
 	// Standalone searches all containers, of pods and of none.
 	Standalone bool
-	// ProbeWrite says when a write is tried.
-	ProbeWrite WriteProbe
+	// NoWrite has no write tried, also where only one would tell whether the volume can be written to.
+	NoWrite bool
 	// LookupInterval is how often a FUSE daemon is asked for a name that cannot exist while
 	// nothing calls for that; 0: never.
 	LookupInterval time.Duration
@@ -124,8 +124,6 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("engine: node, gate, records and audit are required")
 	case len(cfg.Providers) == 0:
 		return nil, errors.New("engine: no providers")
-	case cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
-		return nil, fmt.Errorf("engine: no such write probe: %q", cfg.ProbeWrite)
 	case cfg.HealTimeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}

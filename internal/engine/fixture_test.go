@@ -185,7 +185,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	}
 	cfg := Config{
 		Node: b.fakeNode, Providers: []healer.Provider{b.fakeProvider}, Gate: b.notes, Records: b.notes, Audit: b.notes,
-		Settings: Settings{Drivers: []string{driver}, HealTimeout: time.Minute, ProbeWrite: WriteOnSuspicion}, CollectTimeout: time.Minute,
+		Settings: Settings{Drivers: []string{driver}, HealTimeout: time.Minute}, CollectTimeout: time.Minute,
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -29,7 +29,7 @@ func TestSyncShowsAShutdown(t *testing.T) {
 func TestSyncIsNotTried(t *testing.T) {
 	for name, change := range map[string]func(*fixture){
 		"the kernel tells":   func(b *fixture) { b.engine.cfg.SyncExt4 = false },
-		"no write is wanted": func(b *fixture) { b.engine.cfg.ProbeWrite = WriteNever },
+		"no write is wanted": func(b *fixture) { b.engine.cfg.NoWrite = true },
 		"another filesystem": func(b *fixture) {
 			for _, at := range []string{staging, podA} {
 				b.change(at, func(m *facts.Mount) { m.FSType = "xfs" })

@@ -9,19 +9,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// WriteProbe says when a write is tried: a file without a name, in the root
-// directory, which is gone when it is closed.
-type WriteProbe string
-
-// When a write is tried.
-const (
-	WriteOnSuspicion WriteProbe = "on-suspicion"
-	WriteNever       WriteProbe = "never"
-)
-
 // writeCheck tries a write on each superblock of which probes and facts leave open whether it can
-// still be written to, at one of its mount points at which a write is permitted. The write leaves
-// no name behind.
+// still be written to, at one of its mount points at which a write is permitted: a file without a name, in
+// the root directory, which is gone when it is closed.
 //
 // Below Linux 6.15 no super option says that an ext4 has shut itself down, and reads succeed from
 // memory. There fsync(2) is called on the root directory of an ext4 of which nothing is suspected:
@@ -29,7 +19,7 @@ const (
 func (o *observation) writeCheck(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		sb, known := o.c.Superblocks[p.Dev()]
-		if !known || sb.Write.Asked || o.engine.cfg.ProbeWrite == WriteNever || !saysHealthy(sb) || p.Stale() || !o.writable(p) {
+		if !known || sb.Write.Asked || o.engine.cfg.NoWrite || !saysHealthy(sb) || p.Stale() || !o.writable(p) {
 			continue
 		}
 		suspected := o.suspected(sb)

@@ -126,9 +126,9 @@ func TestWhenAWriteIsTried(t *testing.T) {
 	for name, tc := range writeTries {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t, func(c *Config) {
-				c.ProbeWrite, c.CheckOnly, c.DryRun = WriteOnSuspicion, tc.check, tc.dryRun
+				c.CheckOnly, c.DryRun = tc.check, tc.dryRun
 				if tc.never {
-					c.ProbeWrite = WriteNever
+					c.NoWrite = true
 				}
 			})
 			for _, spoil := range tc.spoil {
@@ -181,10 +181,10 @@ func setSize(b *fixture, bytes int64) {
 
 // A volume that was read-only when it was healthy is not written to.
 func TestNoWriteToWhatWasReadOnly(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteNever })
+	b := newFixture(t, func(c *Config) { c.NoWrite = true })
 	superReadOnly(b)
 	b.healthy()
-	b.engine.cfg.ProbeWrite = WriteOnSuspicion
+	b.engine.cfg.NoWrite = false
 	erred(b)
 	b.heal(volume)
 	if b.writes != nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/cluster"
 	"github.com/csi-addons/node-healer/internal/command"
-	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/internal/setup"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
@@ -32,6 +31,7 @@ type config struct {
 	nodeID        string
 	mode          string
 	loop          string
+	probeWrite    string
 	checkInterval time.Duration
 	// restageDrivers are orders by the name of the driver.
 	restageDrivers map[string]healer.RestageOrder
@@ -69,7 +69,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.DurationVar(&c.ProbeTimeout, "probe-timeout", setup.DefaultProbeTimeout, "how long one probe of a volume, and one write to it, may take: 100ms to 1m")
 	f.DurationVar(&c.SlowAnswer, "slow-answer", 0, "when an answer is late; three in a row are SlowResponse: 1ms to --probe-timeout; 0: a fifth of it")
 	f.StringVar((*string)(&c.HealContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
-	f.StringVar((*string)(&c.ProbeWrite), "probe-write", string(engine.WriteOnSuspicion), "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors, or it or the one beneath an overlay is read-only or shut down); never")
+	f.StringVar(&c.probeWrite, "probe-write", "on-suspicion", "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors, or it or the one beneath an overlay is read-only or shut down); never")
 	f.DurationVar(&c.LookupInterval, "lookup-interval", 0, "with --loop, how often a FUSE daemon that answers is asked for a name that cannot exist, which only its storage knows: 1m to 24h; 0: only in a call, after a step, and where something else is wrong. A store bills each question")
 	f.Func("no-lookup-driver", "`name` of a CSI driver whose FUSE daemons are never asked for such a name; repeatable", appendTo(&c.NoLookup))
 	f.DurationVar(&c.HealTimeout, "heal-timeout", setup.DefaultHealTimeout, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
@@ -102,6 +102,6 @@ func parse(args []string, out io.Writer) (config, error) {
 	if c.SlowAnswer == 0 {
 		c.SlowAnswer = c.ProbeTimeout / setup.SlowShare
 	}
-	c.CheckOnly, c.Off, c.GatewayUID = c.mode != modeHeal, c.mode == modeOff, uint32(c.gatewayUID)
+	c.CheckOnly, c.Off, c.NoWrite, c.GatewayUID = c.mode != modeHeal, c.mode == modeOff, c.probeWrite == "never", uint32(c.gatewayUID)
 	return c, c.check()
 }

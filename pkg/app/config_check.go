@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/csi-addons/node-healer/internal/cluster"
-	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
@@ -29,7 +28,7 @@ func (c *config) check() error {
 		oneOf("--loop", c.loop, cluster.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.HealContainers, containers.FUSE, containers.All, containers.Off),
-		oneOf("--probe-write", c.ProbeWrite, engine.WriteOnSuspicion, engine.WriteNever),
+		oneOf("--probe-write", c.probeWrite, "on-suspicion", "never"),
 		rule("--lookup-interval", c.LookupInterval == 0 || time.Minute <= c.LookupInterval && c.LookupInterval <= 24*time.Hour, "%s is neither 0 nor between 1m and 24h", c.LookupInterval),
 		directories("--kubelet-root", c.KubeletRoot),
 		directories("--path-root", c.PathRoots...),

@@ -16,7 +16,7 @@ import (
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, "", config{
 		Config: setup.Config{
-			Settings:       engine.Settings{ProbeWrite: "on-suspicion", HealTimeout: 2 * time.Minute},
+			Settings:       engine.Settings{HealTimeout: 2 * time.Minute},
 			Name:           "node-healer.csi-addons.io",
 			KubeletRoot:    "/var/lib/kubelet",
 			StateDir:       "/var/lib/node-healer",
@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 		endpoint: "unix:///run/csi-addons/csi-addons.sock",
 		mode:     modeHeal,
 		logging:  command.Logging{Format: "text"},
-		loop:     cluster.LoopOff, checkInterval: time.Minute,
+		loop:     cluster.LoopOff, probeWrite: "on-suspicion", checkInterval: time.Minute,
 		podNamespace: "csi-addons-node-healer", configMap: "node-healer", driverGrace: 5 * time.Minute,
 	})
 }
@@ -41,13 +41,13 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
 		--driver-timeout=3m --csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		Config: setup.Config{
-			Settings: engine.Settings{Drivers: []string{"d", "e"}, CheckOnly: true, DryRun: true, ProbeWrite: "never", HealTimeout: time.Minute},
+			Settings: engine.Settings{Drivers: []string{"d", "e"}, CheckOnly: true, DryRun: true, NoWrite: true, HealTimeout: time.Minute},
 			Name:     "m", KubeletRoot: "/k", PathRoots: []string{"/a", "/b"}, StateDir: "/st",
 			HostNamespace: "/proc/1/ns/mnt", ProbeTimeout: time.Second, SlowAnswer: 300 * time.Millisecond, HealContainers: "off",
 			DriverTimeout: 3 * time.Minute, CSISockets: map[string]string{"d": "/k/d.sock"}, AllowedUIDs: []uint32{0, 1000}, GatewayUID: 7,
 		},
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true,
-		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, checkInterval: 2 * time.Minute, logging: command.Logging{Verbosity: 4, Format: "text"},
+		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, probeWrite: "never", checkInterval: 2 * time.Minute, logging: command.Logging{Verbosity: 4, Format: "text"},
 		kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 	})
 }

@@ -116,8 +116,7 @@ func New(cfg Config) (_ *Healer, err error) {
 	ctx := context.Background()
 	parts, err := setup.Open(ctx, setup.Config{
 		Settings: engine.Settings{
-			Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, ProbeWrite: engine.WriteOnSuspicion,
-			HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
+			Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
 		},
 		Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), StateDir: cfg.StateDir,
 		KubeletRoot: cmp.Or(cfg.KubeletRoot, setup.DefaultKubeletRoot), HostNamespace: cmp.Or(cfg.HostMountNamespace, "/proc/1/ns/mnt"),
