@@ -62,14 +62,9 @@ func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []heale
 	return admitted, nil
 }
 
-var (
-	errCheckOnly    = errors.New("the server only checks (--mode=check)")
-	errDryRun       = errors.New("the server changes nothing (--dry-run)")
-	errAskedToCheck = errors.New("the call only checks")
-	// What a record of an earlier boot says of steps that began does not count: the driver would
-	// be called again while it may be at work.
-	errEarlierBoot = errors.New("the volume was not seen healthy since the node booted, so the driver may be about to stage it")
-)
+// What a record of an earlier boot says of steps that began does not count: the driver would
+// be called again while it may be at work.
+var errEarlierBoot = errors.New("the volume was not seen healthy since the node booted, so the driver may be about to stage it")
 
 // admit proves that the superblock which the step brings is the volume's, and asks the gate whether
 // the mount point is wanted. Its error says why the step must not run; it is a busy one while
@@ -78,32 +73,41 @@ var (
 // Time passes between what was observed and the step. So the step's worker compares mount ids
 // again right before it acts, and asks the permit (Revalidate) before a mount becomes writable.
 func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, lock *volumeLock) (healer.Permit, error) {
-	switch {
-	case e.cfg.CheckOnly:
-		return nil, healer.RefusedBy(healer.RuleMode, errCheckOnly)
-	case lock.checks:
-		return nil, healer.RefusedBy(healer.RuleMode, errAskedToCheck)
-	case e.cfg.DryRun:
-		return nil, healer.RefusedBy(healer.RuleMode, errDryRun)
-	case e.isClosing():
+	if err := e.mayChange(lock); err != nil {
+		return nil, healer.RefusedBy(healer.RuleMode, err)
+	}
+	if e.isClosing() {
 		return nil, healer.RefusedBy(healer.RuleShutdown, healer.ErrShuttingDown)
 	}
+	var unproven error
 	if s.Sourceless() {
-		if err := proveVolume(d.Case); err != nil {
-			return nil, healer.RefusedBy(healer.RuleIdentity, fmt.Errorf("identity not proven: %w", err))
+		unproven = proveVolume(d.Case)
+	} else {
+		if err := lock.add(superblockKey(s.Source.String())); err != nil {
+			return nil, err
 		}
-		if s.Cost == healer.Restage && !d.Case.RecordOfThisBoot() {
-			return nil, healer.RefusedBy(healer.RuleWanted, errEarlierBoot)
-		}
-		return e.cfg.Gate.Enter(ctx, d, s)
+		unproven = proveIdentity(e.identified(d.Case, s.Source), s.Source)
 	}
-	if err := lock.add(superblockKey(s.Source.String())); err != nil {
-		return nil, err
-	}
-	if err := proveIdentity(e.identified(d.Case, s.Source), s.Source); err != nil {
-		return nil, healer.RefusedBy(healer.RuleIdentity, fmt.Errorf("identity not proven: %w", err))
+	switch {
+	case unproven != nil:
+		return nil, healer.RefusedBy(healer.RuleIdentity, fmt.Errorf("identity not proven: %w", unproven))
+	case s.Sourceless() && s.Cost == healer.Restage && !d.Case.RecordOfThisBoot():
+		return nil, healer.RefusedBy(healer.RuleWanted, errEarlierBoot)
 	}
 	return e.cfg.Gate.Enter(ctx, d, s)
+}
+
+// mayChange says why a call must change nothing, whatever it finds; nil if it may.
+func (e *Engine) mayChange(lock *volumeLock) error {
+	switch {
+	case e.cfg.CheckOnly:
+		return errors.New("the server only checks (--mode=check)")
+	case lock.checks:
+		return errors.New("the call only checks")
+	case e.cfg.DryRun:
+		return errors.New("the server changes nothing (--dry-run)")
+	}
+	return nil
 }
 
 // proveVolume fails unless it is clear whose mount points these are, and what belongs there: the

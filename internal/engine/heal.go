@@ -140,13 +140,7 @@ func (e *Engine) diagnose(c healer.Case, failures []healer.ProviderFailure) heal
 			d.Steps = append(d.Steps, s)
 		}
 	}
-	e.exclude(d)
-	return d
-}
-
-// exclude refuses the steps beside which a provider's own must run alone.
-func (e *Engine) exclude(d healer.Diagnosis) {
-	for _, p := range e.cfg.Providers {
+	for _, p := range e.cfg.Providers { // beside whose step no other may run
 		x, excludes := p.(healer.Excluder)
 		if !excludes {
 			continue
@@ -158,4 +152,5 @@ func (e *Engine) exclude(d healer.Diagnosis) {
 			}
 		}
 	}
+	return d
 }

@@ -74,13 +74,8 @@ func (o *observation) suspected(sb healer.Superblock) bool {
 
 // mayWrite says why no write must be tried.
 func (o *observation) mayWrite(ctx context.Context, p healer.MountPoint, sb healer.Superblock) error {
-	switch {
-	case o.engine.cfg.CheckOnly:
-		return errCheckOnly
-	case o.lock.checks:
-		return errAskedToCheck
-	case o.engine.cfg.DryRun:
-		return errDryRun
+	if err := o.engine.mayChange(o.lock); err != nil {
+		return err
 	}
 	if facts.IsType(sb.FSType, facts.NoDisk) { // an overlay lies on whatever its upper directory lies on
 		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
