@@ -62,42 +62,33 @@ func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	})
 	wg.Go(func() { w.node = read(ctx, w, nodeKind, "", w.c.cfg.NodeName) })
 	w.note(nil, w.c.pods.listed())
-	var own *corev1.Pod
+	var own []*corev1.Pod
 	known := w.c.pod(podUID)
 	if known != nil {
-		wg.Go(func() { own = w.pod(ctx, known) })
+		wg.Go(func() { own = w.current(ctx, known) })
 	}
 	w.volumes = w.readVolumes(ctx, known)
-	if allPods {
-		w.pods = w.podsUsing(ctx, podUID)
+	var others []*corev1.Pod
+	for _, b := range w.volumes {
+		if ref := b.pv.Spec.ClaimRef; allPods && b.matches && ref != nil {
+			others = append(others, w.c.podsBy(byClaim, ref.Namespace+"/"+ref.Name)...)
+		}
 	}
+	others = slices.DeleteFunc(others, func(p *corev1.Pod) bool { return string(p.UID) == podUID })
+	w.pods = w.current(ctx, others...)
 	wg.Wait()
-	if own != nil {
-		w.pods = append(w.pods, own)
-	}
+	w.pods = append(w.pods, own...)
 	return w
 }
 
-// pod returns the current state of a pod; nil: it is gone, or another one has
-// its name.
-func (w *view) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
-	if now := read(ctx, w, podKind, known.Namespace, known.Name); now != nil && now.UID == known.UID {
-		return now
-	}
-	return nil
-}
-
-// podsUsing returns the pods on this node that list the volume, except one.
-func (w *view) podsUsing(ctx context.Context, except string) []*corev1.Pod {
-	var known []*corev1.Pod
-	for _, b := range w.volumes {
-		if ref := b.pv.Spec.ClaimRef; b.matches && ref != nil {
-			known = append(known, w.c.podsBy(byClaim, ref.Namespace+"/"+ref.Name)...)
-		}
-	}
-	known = slices.DeleteFunc(known, func(p *corev1.Pod) bool { return string(p.UID) == except })
+// current returns what pods are now, without those that are gone, or whose names others have.
+func (w *view) current(ctx context.Context, known ...*corev1.Pod) []*corev1.Pod {
 	now := make([]*corev1.Pod, len(known))
-	inParallel(len(known), func(i int) { now[i] = w.pod(ctx, known[i]) })
+	inParallel(len(known), func(i int) {
+		if p := read(ctx, w, podKind, known[i].Namespace, known[i].Name); p != nil && p.UID == known[i].UID {
+			now[i] = p
+		}
+	})
 	return slices.DeleteFunc(now, func(p *corev1.Pod) bool { return p == nil })
 }
 
