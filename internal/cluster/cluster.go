@@ -82,19 +82,11 @@ func New(cfg Config) (*Cluster, error) {
 		inputs: expiring.NewLRUExpireCache(maxCached),
 	}
 	c.reporter = newReporter(client, cfg.NodeName, c)
-	var errs [5]error
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
 	// A pod that has ended wants no volume, and may stay for ever.
 	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.pods, errs[0] = newInformer(client, podKind, "", live, podIndexes)
-	c.node, errs[1] = newInformer(client, nodeKind, "", named(cfg.NodeName), nil)
-	c.configMap, errs[2] = newInformer(client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, err
-	}
-	c.reader = newReader(client, c.pods, c.node, c.configMap)
-	_, errs[3] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	podChanges := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			// A claim of the same name may have been read before, from which no pod of this node
 			// was left.
@@ -105,22 +97,25 @@ func New(cfg Config) (*Cluster, error) {
 		},
 		UpdateFunc: func(_, o any) { c.podChanged(o) },
 		DeleteFunc: c.podChanged,
-	})
-	_, errs[4] = c.configMap.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    c.settingsChanged,
-		UpdateFunc: func(_, o any) { c.settingsChanged(o) },
+	}
+	// New settings are taken over now: they may be deleted again before they are needed.
+	newSettings := func(o any) {
+		c.settings.update(o.(*corev1.ConfigMap))
+		c.wake()
+	}
+	settingsChanges := cache.ResourceEventHandlerFuncs{
+		AddFunc:    newSettings,
+		UpdateFunc: func(_, o any) { newSettings(o) },
 		DeleteFunc: func(any) {
 			klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", klog.KRef(cfg.Namespace, cfg.ConfigMap))
 		},
-	})
+	}
+	var errs [3]error
+	c.pods, errs[0] = newInformer(client, podKind, "", live, podIndexes, podChanges)
+	c.node, errs[1] = newInformer(client, nodeKind, "", named(cfg.NodeName), nil, cache.ResourceEventHandlerFuncs{})
+	c.configMap, errs[2] = newInformer(client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil, settingsChanges)
+	c.reader = newReader(client, c.pods, c.node, c.configMap)
 	return c, errors.Join(errs[:]...)
-}
-
-// settingsChanged takes new settings over now: they may be deleted again before they are
-// needed.
-func (c *Cluster) settingsChanged(o any) {
-	c.settings.update(o.(*corev1.ConfigMap))
-	c.wake()
 }
 
 // podChanged has the drivers' pods read again if the pod may be a driver's. A pod whose

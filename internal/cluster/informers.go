@@ -45,7 +45,7 @@ type noWatchList struct{}
 // IsWatchListSemanticsUnSupported implements what client-go asks of a client.
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
-func newInformer[T apiObject](c *client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
+func newInformer[T apiObject](c *client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers, changes cache.ResourceEventHandler) (*informer, error) {
 	what := request{Verb: "list", GroupResource: k.GroupResource, Namespace: namespace}
 	strip := func(o any) {
 		if whole, ok := o.(T); ok {
@@ -69,17 +69,16 @@ func newInformer[T apiObject](c *client, k kind[T], namespace string, selector f
 		SharedIndexInformer: cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, noWatchList{}), k.empty(), 0, indexes),
 		what:                what,
 	}
-	err := errors.Join(
+	_, err := i.AddEventHandler(changes)
+	err = errors.Join(
+		err,
 		i.SetTransform(func(o any) (any, error) { // of what the watch brings, one object at a time
 			strip(o)
 			return o, nil
 		}),
 		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(explain(i.what, err)) }),
 	)
-	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", k.Resource, err)
-	}
-	return i, nil
+	return i, err
 }
 
 // fail records an error and logs it if it is new: an answer of the API when its
