@@ -72,7 +72,7 @@ type InContainer struct {
 }
 
 // String returns the container's name and the path in it, for messages.
-func (in InContainer) String() string { return ContainerMountName(in.ContainerMount) }
+func (in InContainer) String() string { return containerMountName(in.ContainerMount) }
 
 // String names the mount point for people: the path, or the container and the path in
 // it.

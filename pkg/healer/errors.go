@@ -76,15 +76,6 @@ var ErrShuttingDown = errors.New("the server is shutting down")
 // Nothing was asked of the driver and nothing changed: it is no try.
 var ErrDriverAway = errors.New("nobody listens at the driver's socket")
 
-// StepOf returns the step that an error is about; empty where it is about none.
-func StepOf(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Step
-	}
-	return ""
-}
-
 // KindOf returns the kind of an error, KindUnknown for a foreign one.
 func KindOf(err error) Kind {
 	var e *Error

@@ -10,7 +10,7 @@ type StartedWith struct {
 }
 
 // String returns the container's name and the path in it, for messages.
-func (s StartedWith) String() string { return ContainerMountName(s.ContainerMount) }
+func (s StartedWith) String() string { return containerMountName(s.ContainerMount) }
 
 // StartedBefore is a container that started before the volume's device got another
 // number.

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/csi-addons/node-healer/internal/printable"
@@ -23,17 +24,10 @@ func WorkloadName(podUID, containerID string) string {
 
 // ContainerName is WorkloadName for what is a container in any case.
 func ContainerName(podUID, containerID string) string {
-	if name := WorkloadName(podUID, containerID); name != "" {
-		return name
-	}
-	return "a container"
+	return cmp.Or(WorkloadName(podUID, containerID), "a container")
 }
 
-// ContainerMountName names the container that has a mount, and the path in it.
-func ContainerMountName(m facts.ContainerMount) string {
-	who := WorkloadName(m.PodUID, m.ContainerID)
-	if who == "" {
-		who = "process " + strconv.Itoa(m.PID)
-	}
-	return who + " at " + strconv.Quote(m.Mount.Path)
+// containerMountName names the container that has a mount, and the path in it.
+func containerMountName(m facts.ContainerMount) string {
+	return cmp.Or(WorkloadName(m.PodUID, m.ContainerID), "process "+strconv.Itoa(m.PID)) + " at " + strconv.Quote(m.Mount.Path)
 }

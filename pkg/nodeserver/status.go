@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -72,13 +73,10 @@ func toStatus(err error) error {
 	if row.Class == (api.Class{}) {
 		row.Class = healer.Classify("", "", err)
 	}
-	known := map[string]string{"tier": string(row.Class.Tier), "error_type": string(row.Class.Type)}
-	if step := healer.StepOf(err); step != "" {
-		known["step"] = step
-	}
-	if errno := healer.ErrnoName(err); errno != "" {
-		known["errno"] = errno
-	}
+	e := new(healer.Error)
+	_ = errors.As(err, &e)
+	known := map[string]string{"tier": string(row.Class.Tier), "error_type": string(row.Class.Type), "step": e.Step, "errno": healer.ErrnoName(err)}
+	maps.DeleteFunc(known, func(_, value string) bool { return value == "" })
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: api.ErrorDomain, Metadata: known}}
 	if after, again := retry.After(row.Class, 1); again && row.Class.Tier != api.Terminal {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
