@@ -14,25 +14,20 @@ import (
 // mayHaveDisk reports whether the volume has a disk that another node could own, or may
 // have one: nothing is mounted, and no record tells what was.
 func mayHaveDisk(c healer.Case) bool {
-	if c.Block || c.Record != nil && c.Record.Identity != (facts.Identity{}) {
-		return true
-	}
+	disk := c.Block || c.Record != nil && c.Record.Identity != (facts.Identity{})
 	var types []string
 	if c.Record != nil && c.Record.FSType != "" {
 		types = append(types, c.Record.FSType)
 	}
 	for _, p := range c.MountPoints {
 		for _, m := range p.Stack {
-			if m.Path != p.Path {
-				continue
-			}
-			types = append(types, m.FSType)
-			if c.Superblocks[m.Dev].Device != nil {
-				return true
+			if m.Path == p.Path {
+				types = append(types, m.FSType)
+				disk = disk || c.Superblocks[m.Dev].Device != nil
 			}
 		}
 	}
-	return len(types) == 0 || slices.ContainsFunc(types, func(t string) bool { return !facts.IsType(t, facts.NoDisk) })
+	return disk || len(types) == 0 || slices.ContainsFunc(types, func(t string) bool { return !facts.IsType(t, facts.NoDisk) })
 }
 
 // accessMode returns CSI's access mode; UNKNOWN where none is said. many is true for a
