@@ -50,9 +50,6 @@ type opinion struct {
 // opinionFor is how long an opinion stands while the driver cannot be asked.
 const opinionFor = 10 * time.Minute
 
-// maxLast leaves room in a message for how old the opinion is.
-const maxLast = 400
-
 // lastOpinion returns what the driver found wrong when it was asked last, for what is
 // mounted now; nil if it was nothing, or too long ago.
 func (m memory) lastOpinion(c healer.Case) *healer.Condition {
@@ -62,7 +59,7 @@ func (m memory) lastOpinion(c healer.Case) *healer.Condition {
 	if !mounted || !kept || o.dev != at.Dev() { // else the driver has staged another instance since
 		return nil
 	}
-	o.text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", clean(o.text, maxLast), m.clock.Now().Sub(o.asked).Truncate(time.Second))
+	o.text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", o.text, m.clock.Now().Sub(o.asked).Truncate(time.Second))
 	return o.about(c, at)
 }
 
