@@ -52,26 +52,20 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.tls.CertFile, "tls-cert", "", "PEM `file` with the certificate, read again when it changes; empty: self-signed")
 	f.StringVar(&c.tls.KeyFile, "tls-key", "", "PEM `file` with the key of --tls-cert")
 	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
-	f.Var((*commaList)(&c.tls.CipherSuites), "tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice")
+	f.Func("tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CipherSuites))
 	f.BoolVar(&c.nodeCondition, "node-condition", false, "keep the condition CSIVolumeProblem on the Node (docs/monitoring.md); needs --metrics-endpoint")
-	f.Var((*commaList)(&c.tls.CurvePreferences), "tls-curve-preferences", "comma-separated key exchanges, by the `names` of Go's crypto/tls; empty: Go's own choice")
+	f.Func("tls-curve-preferences", "comma-separated key exchanges, by the `names` of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CurvePreferences))
 	c.logging.Add(f, "log verbosity (klog), at most 7: above that the API's client logs callers' tokens")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
 
-// commaList is a flag.Value of comma-separated texts.
-type commaList []string
-
-// String implements flag.Value.
-func (l *commaList) String() string { return strings.Join(*l, ",") }
-
-// Set implements flag.Value.
-func (l *commaList) Set(s string) error {
-	if *l = strings.Split(s, ","); s == "" {
-		*l = nil
+// list reads a flag's comma-separated texts.
+func list(into *[]string) func(string) error {
+	return func(s string) error {
+		*into = strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+		return nil
 	}
-	return nil
 }
 
 // parse returns what the command line says, checked.

@@ -20,10 +20,10 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-func main() { command.Main("node-healer-gateway", parse, start) }
+func main() { command.Main("node-healer-gateway", parse, run) }
 
-// start does what the command line asks for: mostly, to serve until ctx ends.
-func start(ctx context.Context, cfg config) error {
+// run does what the command line asks for: mostly, to serve until ctx ends.
+func run(ctx context.Context, cfg config) error {
 	if cfg.version {
 		fmt.Println("node-healer-gateway", version)
 		return nil
@@ -31,11 +31,6 @@ func start(ctx context.Context, cfg config) error {
 	if err := cfg.logging.Set(); err != nil {
 		return err
 	}
-	return run(ctx, cfg)
-}
-
-// run serves until ctx ends.
-func run(ctx context.Context, cfg config) error {
 	api, err := rest.InClusterConfig()
 	if cfg.kubeconfig != "" {
 		api, err = clientcmd.BuildConfigFromFlags("", cfg.kubeconfig)

@@ -141,12 +141,10 @@ func sourceOf(ctx context.Context) string {
 
 // reflect answers about the methods, to some callers at once.
 func (g *Gateway) reflect(in grpc.ServerStream) error {
-	select {
-	case g.reflections <- struct{}{}:
-		defer func() { <-g.reflections }()
-	default:
+	if !g.reflections.TryAcquire(1) {
 		return nodeHealerUnreachable.status("too many callers use reflection now: try again")
 	}
+	defer g.reflections.Release(1)
 	return g.reflection.ServerReflectionInfo(&grpc.GenericServerStream[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]{ServerStream: in})
 }
 
@@ -171,12 +169,11 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 // ask waits for one of the calls that those with the same verb may have open, so that
 // those who may only check keep no heal waiting.
 func (g *Gateway) ask(ctx context.Context, method string, request []byte, who caller, trailer *metadata.MD) (answer []byte, err error) {
-	select {
-	case g.calls[who.verb] <- struct{}{}:
-		defer func() { <-g.calls[who.verb] }()
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+	calls := g.calls[who.verb]
+	if err := calls.Acquire(ctx, 1); err != nil {
+		return nil, status.FromContextError(err).Err()
 	}
+	defer calls.Release(1)
 	err = g.server.Invoke(who.as(ctx), method, &request, &answer, grpc.ForceCodecV2(rawCodec{}), grpc.Trailer(trailer))
 	return answer, err
 }

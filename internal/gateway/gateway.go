@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
@@ -88,9 +89,9 @@ type Gateway struct {
 	server       *grpc.ClientConn
 	grpc         *grpc.Server
 	reflection   reflectionv1.ServerReflectionServer
-	// reflections and calls, these by verb, hold one element for each that is open.
-	reflections chan struct{}
-	calls       map[string]chan struct{}
+	// reflections and calls, these by verb, limit how many are open.
+	reflections *semaphore.Weighted
+	calls       map[string]*semaphore.Weighted
 }
 
 // New checks cfg and reads the certificate; nothing is sent yet.
@@ -116,8 +117,8 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		callers: cfg.Callers, registration: cfg.Registration, certificates: certs, server: server,
-		reflection: newReflection(), reflections: make(chan struct{}, maxReflections),
-		calls: map[string]chan struct{}{forwarded.VerbHeal: make(chan struct{}, maxCalls), forwarded.VerbCheck: make(chan struct{}, maxCalls)},
+		reflection: newReflection(), reflections: semaphore.NewWeighted(maxReflections),
+		calls: map[string]*semaphore.Weighted{forwarded.VerbHeal: semaphore.NewWeighted(maxCalls), forwarded.VerbCheck: semaphore.NewWeighted(maxCalls)},
 	}
 	g.grpc = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(certs.config)),

@@ -49,24 +49,21 @@ func (a admin) named(ctx context.Context, driver, name string, paths []facts.Vol
 	for _, ask := range []bool{false, true} { // the API is asked only for what the node does not know
 		all = a.addNames(ctx, paths, ask)
 		for surest := range (namedPath{}).names() {
-			has := map[volumeKey]bool{}
-			for _, p := range all {
-				if p.names()[surest] == name {
-					has[volumeKey{p.DriverName, p.VolumeHandle}] = true
+			volumes := volumesOf(slices.DeleteFunc(slices.Clone(all), func(p namedPath) bool { return p.names()[surest] != name }))
+			switch len(volumes) {
+			case 0:
+			case 1:
+				another := func(p facts.VolumePath) bool {
+					return valid(p.DriverName) != volumes[0].GetDriver() || valid(p.VolumeHandle) != volumes[0].GetVolumeId()
 				}
+				return a.addNames(ctx, slices.DeleteFunc(paths, another), true), nil
+			default:
+				var ids []string
+				for _, v := range volumes {
+					ids = append(ids, quoted(v.GetVolumeId())+" of "+v.GetDriver())
+				}
+				return nil, healer.Invalid("volume_id", "%d volumes are called so: name one by its ID, with its driver (--driver): %s", len(ids), printable.Line(strings.Join(ids, ", "), logTextBytes))
 			}
-			if len(has) == 0 {
-				continue
-			}
-			its := a.addNames(ctx, slices.DeleteFunc(paths, func(p facts.VolumePath) bool { return !has[volumeKey{p.DriverName, p.VolumeHandle}] }), true)
-			if len(has) == 1 {
-				return its, nil
-			}
-			var ids []string
-			for _, v := range volumesOf(its) {
-				ids = append(ids, quoted(v.GetVolumeId())+" of "+v.GetDriver())
-			}
-			return nil, healer.Invalid("volume_id", "%d volumes are called so: name one by its ID, with its driver (--driver): %s", len(ids), printable.Line(strings.Join(ids, ", "), logTextBytes))
 		}
 	}
 	unnamed := ""
