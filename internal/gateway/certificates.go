@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
 	"sync"
 	"time"
@@ -125,16 +124,11 @@ func (c *certificates) Enqueue() {
 
 // leaf returns the certificate that is served now.
 func (c *certificates) leaf() (*x509.Certificate, error) {
-	text, _ := c.content.CurrentCertKeyContent()
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("TLS: the certificate is not PEM")
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
+	pair, err := tls.X509KeyPair(c.content.CurrentCertKeyContent())
 	if err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
-	return certificate, nil
+	return pair.Leaf, nil
 }
 
 // run follows the files until ctx ends.
@@ -161,13 +155,7 @@ func makeCertificate(now time.Time) (cert, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	const serialBits = 127 // positive, and 16 bytes long
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber:          serial,
+	template := &x509.Certificate{ // its serial number is random
 		Subject:               pkix.Name{CommonName: registration.HostName},
 		DNSNames:              []string{registration.HostName},
 		NotBefore:             now.Add(-clockSkew),

@@ -106,7 +106,6 @@ func (a admin) HealVolume(ctx context.Context, req *adminpb.HealVolumeRequest) (
 
 func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*adminpb.VolumeReport, error) {
 	started := time.Now()
-	var report healer.Report
 	if err := a.server.offered(); err != nil {
 		return nil, toStatus(err)
 	}
@@ -129,13 +128,7 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	if heals {
 		do = a.server.cfg.Healer.Heal
 	}
-	err = healer.NotFound("nothing of the volume is mounted")
-	for _, v.Path = range paths {
-		report, err = a.server.run(ctx, v, do)
-		if healer.KindOf(err) != healer.KindNotFound {
-			break
-		}
-	}
+	report, err := a.server.run(ctx, v, paths, do)
 	if err != nil {
 		err = toStatus(err)
 	}

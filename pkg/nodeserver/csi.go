@@ -5,8 +5,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
-
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // csiNode implements NodeGetVolumeHealth of csi.NodeServer, for callers that do not know
@@ -28,19 +26,6 @@ func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabiliti
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
 		Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH}},
 	}}}, nil
-}
-
-// check examines a volume and changes nothing.
-func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	report, err := n.server.run(ofVolume(ctx, v.ID), v, n.server.cfg.Healer.Check)
-	if err != nil {
-		return report, err
-	}
-	if mountPoints := report.After.Case.MountPoints; len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
-		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing shows that it is this volume's")
-	}
-	n.server.Publish(report)
-	return report, nil
 }
 
 // csiIdentity implements csi.IdentityServer, for callers that do not know CSI-Addons. It

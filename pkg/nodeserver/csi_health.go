@@ -60,24 +60,28 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	if err != nil {
 		return healer.Report{}, err
 	}
-	if v.Path == "" {
-		v.Path = v.StagingPath
-	}
-	if v.Path == "" {
-		if v.Path, err = n.find(ctx, v.ID); err != nil {
+	paths := slices.DeleteFunc(slices.Compact([]string{v.Path, v.StagingPath}), func(path string) bool { return path == "" })
+	if len(paths) == 0 {
+		found, err := n.find(ctx, v.ID)
+		if err != nil {
 			return healer.Report{}, err
 		}
+		paths = []string{found}
 	}
-	report, err := n.check(ctx, v)
-	if healer.KindOf(err) != healer.KindNotFound || v.StagingPath == "" || v.Path == v.StagingPath {
-		return report, err
+	report, err := n.server.run(ofVolume(ctx, v.ID), v, paths, n.check)
+	if err == nil {
+		n.server.Publish(report)
 	}
-	v.Path = v.StagingPath
-	staged, stagedErr := n.check(ctx, v)
-	if healer.KindOf(stagedErr) == healer.KindNotFound {
-		return report, err // it names the path of the request
+	return report, err
+}
+
+// check examines a volume and changes nothing.
+func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	report, err := n.server.cfg.Healer.Check(ctx, v)
+	if mountPoints := report.After.Case.MountPoints; err == nil && len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
+		err = healer.NotFound("volume_id: nothing is mounted at the path, and nothing shows that it is this volume's")
 	}
-	return staged, stagedErr
+	return report, err
 }
 
 // find returns a path for a request that names none, as CSI allows.
@@ -108,40 +112,39 @@ var healthStatus = map[healer.Status]csi.VolumeHealthErrorType{
 // could not be judged, nor for a provider that failed, and a list without an entry would say
 // that nothing is wrong.
 func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
-	type key struct {
-		status csi.VolumeHealthErrorType
-		reason string
-	}
 	w := newWording(healer.Report{After: d}, maxShortPathBytes)
 	var entries []*csi.VolumeHealth_VolumeHealthEntry
-	first, places := map[key]string{}, map[key]map[string]bool{}
+	var places []map[string]bool // of each entry
 	for _, c := range w.after {
-		k := key{healthStatus[c.Status], printable.Line(string(c.Reason), maxReasonBytes)}
-		place := w.placeOf(c, func(path string) string {
-			switch p := w.byPath[path]; {
-			case p.Role == "":
-				return ""
-			case p.InContainer == nil:
-				return p.Role.Noun()
-			}
-			return w.mountPoint(path)
+		status, reason := healthStatus[c.Status], printable.Line(string(c.Reason), maxReasonBytes)
+		at := slices.IndexFunc(entries, func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
+			return e.GetStatus() == status && e.GetReason() == reason
 		})
-		if places[k] == nil {
-			entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{Status: k.status, Reason: k.reason})
-			first[k], places[k] = strings.TrimPrefix(place+": "+c.Message, ": "), map[string]bool{}
+		if at < 0 {
+			place := w.placeOf(c, func(path string) string {
+				switch p := w.byPath[path]; {
+				case p.Role == "":
+					return ""
+				case p.InContainer == nil:
+					return p.Role.Noun()
+				}
+				return w.mountPoint(path)
+			})
+			at = len(entries)
+			entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{Status: status, Reason: reason, Message: strings.TrimPrefix(place+": "+c.Message, ": ")})
+			places = append(places, map[string]bool{})
 		}
-		places[k][c.MountPoint+c.Provider] = true // another provider may have found it there, too
+		places[at][c.MountPoint+c.Provider] = true // another provider may have found it there, too
 	}
-	for _, e := range entries {
-		k, plural := key{e.GetStatus(), e.GetReason()}, "mount points"
+	for i, e := range entries {
+		suffix, plural := "", "mount points"
 		if e.GetReason() == string(healer.ProviderFailed) {
 			plural = "providers"
 		}
-		suffix := ""
-		if n := len(places[k]); n > 1 {
+		if n := len(places[i]); n > 1 {
 			suffix = " (" + counted(n, plural) + ")"
 		}
-		e.Message = printable.Line(first[k], maxCSIStringBytes-len(suffix)) + suffix
+		e.Message = printable.Line(e.GetMessage(), maxCSIStringBytes-len(suffix)) + suffix
 	}
 	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int {
 		return cmp.Or(cmp.Compare(b.GetStatus(), a.GetStatus()), cmp.Compare(a.GetReason(), b.GetReason()))

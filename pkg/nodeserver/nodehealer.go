@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -40,10 +41,11 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 	if err != nil {
 		return healer.Report{}, err
 	}
+	do := s.cfg.Healer.Heal
 	if onlyChecks(ctx) {
-		return s.run(ctx, v, s.cfg.Healer.Check)
+		do = s.cfg.Healer.Check
 	}
-	return s.run(ctx, v, s.cfg.Healer.Heal)
+	return s.run(ctx, v, []string{v.Path}, do)
 }
 
 // offered returns an error when the server is off.
@@ -59,16 +61,23 @@ func ofVolume(ctx context.Context, id string) context.Context {
 	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx)))
 }
 
-// run calls the engine, unless the server is shutting down. The report names the
-// volume of the request.
-func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
+// run calls the engine, unless the server is shutting down, for the first of the paths where
+// the volume is. The report names the volume of the request, an error the first path.
+func (s *Server) run(ctx context.Context, v healer.Volume, paths []string, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
 	if !s.calls.enter() {
 		return healer.Report{}, healer.ErrShuttingDown
 	}
 	defer s.calls.running.Done()
-	report, err := do(ctx, v)
-	report.Volume = v
-	return report, err
+	var missing error
+	for _, v.Path = range paths {
+		report, err := do(ctx, v)
+		report.Volume = v
+		if healer.KindOf(err) != healer.KindNotFound {
+			return report, err
+		}
+		missing = cmp.Or(missing, err)
+	}
+	return healer.Report{}, cmp.Or(missing, healer.NotFound("nothing of the volume is mounted"))
 }
 
 // Publish keeps a report for ListVolumes and passes it to Config.OnReport, unless only the
