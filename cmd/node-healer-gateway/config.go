@@ -87,11 +87,10 @@ func (c *config) check() error {
 	if _, err := port(c.endpoint); err != nil {
 		bad("--endpoint: %w", err)
 	}
-	if path, ok := strings.CutPrefix(c.socket, "unix://"); !ok || !filepath.IsAbs(path) {
-		bad("--server: %q is not unix:///PATH", c.socket)
-	}
-	if path, ok := strings.CutPrefix(c.metricsServer, "unix://"); !ok || !filepath.IsAbs(path) {
-		bad("--metrics-server: %q is not unix:///PATH", c.metricsServer)
+	for _, f := range []struct{ flag, value string }{{"--server", c.socket}, {"--metrics-server", c.metricsServer}} {
+		if path, ok := strings.CutPrefix(f.value, "unix://"); !ok || !filepath.IsAbs(path) {
+			bad("%s: %q is not unix:///PATH", f.flag, f.value)
+		}
 	}
 	if _, err := port(c.metricsEndpoint); c.metricsEndpoint != "" && err != nil {
 		bad("--metrics-endpoint: %w", err)

@@ -55,8 +55,8 @@ func auditLine(line []byte) string {
 	var entry map[string]any
 	if json.Unmarshal(line, &entry) == nil {
 		for key, value := range entry {
-			if text, is := value.(string); is {
-				entry[key] = cutText(text)
+			if text, is := value.(string); is && len(text) > adminTextBytes {
+				entry[key] = strings.ToValidUTF8(text[:adminTextBytes-len(printable.Ellipsis)], "") + printable.Ellipsis
 			}
 		}
 		if short, err := json.Marshal(entry); err == nil && len(short) <= maxAuditLineBytes {
@@ -64,12 +64,4 @@ func auditLine(line []byte) string {
 		}
 	}
 	return printable.Line(string(line), adminTextBytes)
-}
-
-// cutText returns at most adminTextBytes of text, and a mark if that is not all.
-func cutText(text string) string {
-	if len(text) <= adminTextBytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:adminTextBytes-len(printable.Ellipsis)], "") + printable.Ellipsis
 }

@@ -40,15 +40,10 @@ func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 	if len(names) != 1 || names[0] == "" || len(verbs) != 1 {
 		return caller{}, errors.New("the gateway does not say who calls, and what that caller may do")
 	}
-	c := caller{name: foreignName(names[0])}
-	switch verbs[0] {
-	case forwarded.VerbHeal:
-	case forwarded.VerbCheck:
-		c.checks = true
-	default:
+	if verbs[0] != forwarded.VerbHeal && verbs[0] != forwarded.VerbCheck {
 		return caller{}, fmt.Errorf("the gateway says that the caller may %s, which is neither heal nor check", quoted(verbs[0]))
 	}
-	return c, nil
+	return caller{name: foreignName(names[0]), checks: verbs[0] == forwarded.VerbCheck}, nil
 }
 
 type checksKey struct{}

@@ -1,9 +1,11 @@
 package nodeserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -61,10 +63,7 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	if v.Capability, err = capability(req.GetVolumeCapability()); err != nil {
 		return healer.Volume{}, err
 	}
-	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
-		return healer.Volume{}, err
-	}
-	if err := smallMap(fieldContext, req.GetVolumeContext()); err != nil {
+	if err := cmp.Or(smallMap(fieldSecrets, req.GetSecrets()), smallMap(fieldContext, req.GetVolumeContext())); err != nil {
 		return healer.Volume{}, err
 	}
 	if r.standalone {
@@ -91,19 +90,16 @@ func (r rules) named(id, field, path, staging string) (healer.Volume, error) {
 	case path == "" && field == fieldVolumePath:
 		return healer.Volume{}, healer.Invalid(field, "is required")
 	}
-	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
-		if p.path == "" {
-			continue
-		}
-		if err := r.path(p.field, p.path); err != nil {
-			return healer.Volume{}, err
-		}
+	if err := cmp.Or(r.path(field, path), r.path(fieldStaging, staging)); err != nil {
+		return healer.Volume{}, err
 	}
 	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
 }
 
 func (r rules) path(field, p string) error {
 	switch {
+	case p == "": // not named
+		return nil
 	case !strings.HasPrefix(p, "/"):
 		return healer.Invalid(field, "must be an absolute path, got %s", quoted(p))
 	case len(p) > maxPathBytes:
@@ -118,12 +114,10 @@ func (r rules) path(field, p string) error {
 			return healer.Invalid(field, "has a component of %d bytes, at most %d are allowed", len(component), maxComponentBytes)
 		}
 	}
-	for _, root := range r.roots {
-		if strings.HasPrefix(p, root+"/") {
-			return nil
-		}
+	if !slices.ContainsFunc(r.roots, func(root string) bool { return strings.HasPrefix(p, root+"/") }) {
+		return healer.Invalid(field, "must be beneath the kubelet root or a --path-root, got %s", quoted(p))
 	}
-	return healer.Invalid(field, "must be beneath the kubelet root or a --path-root, got %s", quoted(p))
+	return nil
 }
 
 // smallMap bounds a map. Its error has nothing of the map, not even keys.
