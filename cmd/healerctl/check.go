@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -40,8 +41,16 @@ func newCheck(dial dialer, heals bool) *cobra.Command {
 	}
 	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if is, err := claims.run(c, !heals || request.GetDryRun(), args[0], *output); is || err != nil {
-			return err
+		claim, isClaim := strings.CutPrefix(args[0], "pvc/")
+		only, set := "pvc/NAME", setOf(c.Flags(), "kubeconfig", "context", "namespace", "wait", "timeout", "evict")
+		if isClaim {
+			only, set = "a VOLUME-ID", setOf(c.Flags(), "driver", "path", "endpoint")
+		}
+		switch {
+		case len(set) > 0:
+			return usage("%s: only with %s", strings.Join(set, ", "), only)
+		case isClaim:
+			return claims.run(c, !heals || request.GetDryRun(), claim, *output)
 		}
 		request.VolumeId = args[0]
 		return dial(func(client adminpb.AdminClient) (err error) {

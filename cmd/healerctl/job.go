@@ -49,20 +49,10 @@ func (f *claimFlags) add(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", jobPatience, "of a claim: how long to wait; the job goes on")
 }
 
-// run has a job check or heal a claim's volume, if that is what the argument names.
-func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is bool, err error) {
-	claim, is := strings.CutPrefix(arg, "pvc/")
-	only, set := "pvc/NAME", setOf(c.Flags(), "kubeconfig", "context", "namespace", "wait", "timeout", "evict")
-	if is {
-		only, set = "a VOLUME-ID", setOf(c.Flags(), "driver", "path", "endpoint")
-	}
-	switch {
-	case len(set) > 0:
-		return is, usage("%s: only with %s", strings.Join(set, ", "), only)
-	case !is:
-		return false, nil
-	case claim == "":
-		return true, usage("pvc/: the name of a claim is missing")
+// run has a job check or heal a claim's volume.
+func (f *claimFlags) run(c *cobra.Command, dryRun bool, claim, output string) error {
+	if claim == "" {
+		return usage("pvc/: the name of a claim is missing")
 	}
 	mode := v1alpha1.ModeHeal
 	switch {
@@ -73,7 +63,7 @@ func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is 
 	}
 	api, namespace, err := f.connect()
 	if err != nil {
-		return true, err
+		return err
 	}
 	job, err := kube.Create(c.Context(), api, jobsResource, namespace, &v1alpha1.VolumeHealJob{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VolumeHealJob"},
@@ -84,10 +74,10 @@ func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is 
 		},
 	})
 	if err != nil {
-		return true, refused(err)
+		return refused(err)
 	}
 	if !f.wait {
-		return true, answer(c, output, job, func(w io.Writer) error {
+		return answer(c, output, job, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "volumehealjob.%s/%s created\n", v1alpha1.GroupVersion.Group, printable.Line(job.Name, maxCellBytes))
 			return err
 		})
@@ -95,9 +85,9 @@ func (f *claimFlags) run(c *cobra.Command, dryRun bool, arg, output string) (is 
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	defer cancel()
 	if job, err = awaitEnd(ctx, api, c.ErrOrStderr(), job); err != nil {
-		return true, err
+		return err
 	}
-	return true, cmp.Or(answer(c, output, job, func(w io.Writer) error { return printJob(w, job) }), outcomeOf(job))
+	return cmp.Or(answer(c, output, job, func(w io.Writer) error { return printJob(w, job) }), outcomeOf(job))
 }
 
 // awaitEnd returns a job that has ended. An API that does not answer for a while is asked

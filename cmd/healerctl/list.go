@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,12 +53,11 @@ func newList(dial dialer) *cobra.Command {
 }
 
 func volumeTable(wide bool, volumes []*adminpb.Volume) *table {
-	var t table
-	columns := []string{"DRIVER", "VOLUME-ID", "PV", "POD", "PUBLISHED", "STAGED", "HEALTH"}
+	t := table{columns: 7}
 	if wide {
-		columns = append(columns, "CLAIM", "CHECKED", "DUE", "TRIES", "PATHS")
+		t.columns = 12
 	}
-	t.row("", columns...)
+	t.row("", "DRIVER", "VOLUME-ID", "PV", "POD", "PUBLISHED", "STAGED", "HEALTH", "CLAIM", "CHECKED", "DUE", "TRIES", "PATHS")
 	for _, v := range volumes {
 		var mounted, published, staged int
 		var paths []string
@@ -87,11 +85,9 @@ func volumeTable(wide bool, volumes []*adminpb.Volume) *table {
 		if v.GetChecked() != nil && v.GetDue() == nil { // nothing renews it
 			says += ", " + duration.HumanDuration(time.Since(v.GetChecked().AsTime())) + " ago"
 		}
-		cells := []string{v.GetDriver(), v.GetVolumeId(), v.GetPv(), pod, fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged) + more, says}
-		if wide {
-			cells = append(cells, v.GetClaim(), when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), strings.Join(paths, " "))
-		}
-		t.row(cmp.Or(v.GetVerdict(), "not checked"), cells...)
+		t.row(cmp.Or(v.GetVerdict(), "not checked"),
+			v.GetDriver(), v.GetVolumeId(), v.GetPv(), pod, fmt.Sprintf("%d/%d%s", mounted, published, more), strconv.Itoa(staged)+more, says,
+			v.GetClaim(), when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), strings.Join(paths, " "))
 	}
 	return &t
 }
@@ -134,24 +130,19 @@ func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output st
 	if err != nil {
 		return refused(err)
 	}
-	var t table
-	columns := []string{"NAMESPACE", "CLAIM", "HEALTH", "NODE", "SINCE"}
+	t := table{columns: 5}
 	if output == asWide {
-		columns = append(columns, "CHECKED")
+		t.columns = 6
 	}
-	t.row("", columns...)
+	t.row("", "NAMESPACE", "CLAIM", "HEALTH", "NODE", "SINCE", "CHECKED")
 	for _, one := range claims {
 		says := one.State
 		if checked, err := time.Parse(time.RFC3339, one.LastChecked); says != "" && (err != nil || time.Since(checked) >= staleAfter) {
 			says += ", not checked since " + cmp.Or(one.LastChecked, "?") // the last word of a node that is down is no news
 		}
-		cells := []string{one.Namespace, one.Claim, says, one.Node, one.Since}
-		if output == asWide {
-			cells = append(cells, one.LastChecked)
-		}
-		t.row(cmp.Or(one.State, "not checked"), cells...)
+		t.row(cmp.Or(one.State, "not checked"), one.Namespace, one.Claim, says, one.Node, one.Since, one.LastChecked)
 	}
-	return answer(c, output, claims, func(w io.Writer) error { return t.print(w) })
+	return answer(c, output, claims, t.print)
 }
 
 func claimsHealth(ctx context.Context, api kube.Client, namespace string) ([]claimHealth, error) {

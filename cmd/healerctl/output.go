@@ -97,6 +97,8 @@ func escaped(text, output string) string {
 
 // table is text in columns. What comes from a node may hold anything that a terminal obeys.
 type table struct {
+	// columns is how many are printed; 0: all.
+	columns  int
 	rows     [][]string
 	verdicts []string
 }
@@ -115,6 +117,9 @@ func (t *table) print(w io.Writer) error {
 	var text bytes.Buffer
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	for _, cells := range t.rows {
+		if t.columns > 0 {
+			cells = cells[:t.columns]
+		}
 		_, _ = fmt.Fprintln(columns, strings.Join(cells, "\t"))
 	}
 	_ = columns.Flush() // a buffer takes all
