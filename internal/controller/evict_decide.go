@@ -328,9 +328,6 @@ func tolerates(tolerations []corev1.Toleration, taint corev1.Taint) bool {
 // a new pod ends, and nothing else. A device or server that does not answer would not answer
 // in the new pod either, and files in a bare directory are lost with the old one.
 func (e *evidence) noNewPodHelps(allowed clustersettings.Eviction) string {
-	if e.asked.abnormal == nil {
-		return fmt.Sprintf("node %s did not answer: %s", e.node.Name, e.asked.message)
-	}
 	if why := e.notEnded(e.asked.found); why != "" {
 		return why
 	}

@@ -182,7 +182,7 @@ var evictionRefusals = map[string]struct {
 
 	"the node did not answer": {
 		func(e *evidence) { e.asked = hindered(ReasonNodeNotReady, passing, "down") },
-		"did not answer: down",
+		"nothing was found on node node-1 that pods may be evicted for: down",
 	},
 	"healthy": {func(e *evidence) { e.asked = answered(false, "healthy") }, "nothing was found"},
 	"the device is gone": {
