@@ -65,11 +65,7 @@ func run(ctx context.Context, cfg config) error {
 	}
 	cfg.Reader, cfg.Writer = manager.GetAPIReader(), manager.GetClient()
 	cfg.Events, cfg.Metrics = manager.GetEventRecorder(controller.Name), metrics.Registry
-	reconciler, err := controller.New(cfg.Config)
-	if err != nil {
-		return err
-	}
-	if err := reconciler.SetUp(manager); err != nil {
+	if err := controller.New(cfg.Config).SetUp(manager); err != nil {
 		return err
 	}
 	klog.InfoS("Starting", "namespace", cfg.Gateways.Self.Namespace, "leaderElection", cfg.leaderElect, "version", version)

@@ -42,15 +42,11 @@ type Config struct {
 }
 
 // New returns a Reconciler of VolumeHealJobs.
-func New(cfg Config) (*Reconciler, error) {
-	metrics, err := newMetrics(cfg.Metrics)
-	if err != nil {
-		return nil, err
-	}
+func New(cfg Config) *Reconciler {
 	return &Reconciler{
-		cfg: cfg, nodes: newGateways(cfg.Reader, cfg.Writer, cfg.Gateways), metrics: metrics,
+		cfg: cfg, nodes: newGateways(cfg.Reader, cfg.Writer, cfg.Gateways), metrics: newMetrics(cfg.Metrics),
 		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), pages: semaphore.NewWeighted(1),
-	}, nil
+	}
 }
 
 // SetUp has a manager run the reconciler. Changes of a job's status do not wake it: it

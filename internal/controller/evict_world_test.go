@@ -168,12 +168,11 @@ func (w *evictWorld) restartEvict() {
 	w.dead = false
 	api := w.interceptWrites(w.api)
 	w.told = events.NewFakeRecorder(1000)
-	r, err := New(Config{
+	r := New(Config{
 		Reader: notEndedPods(w.api), Writer: api, Events: w.told, Metrics: prometheus.NewRegistry(),
 		KubeletRoot: "/var/lib/kubelet", ConfigMap: "settings", MaxCalls: 8, MaxCallsPerNode: 1,
 		Gateways: Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity},
 	})
-	must(w.t, err)
 	r.nodes = w.node
 	w.reconciler = r
 }

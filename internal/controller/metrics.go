@@ -1,9 +1,8 @@
 package controller
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are the controller's own.
@@ -12,21 +11,21 @@ type metrics struct {
 	taints          prometheus.Gauge
 }
 
-func newMetrics(r prometheus.Registerer) (metrics, error) {
-	m := metrics{
-		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
+func newMetrics(r prometheus.Registerer) metrics {
+	registered := promauto.With(r)
+	return metrics{
+		jobs: registered.NewCounterVec(prometheus.CounterOpts{
 			Name: "node_healer_controller_jobs_total",
 			Help: "VolumeHealJobs that ended, by mode, result and reason.",
 		}, []string{"mode", "result", "reason"}),
 		// Drivers are those that the settings name.
-		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		evictions: registered.NewCounterVec(prometheus.CounterOpts{
 			Name: "node_healer_controller_evictions_total",
 			Help: "Evictions of a volume's pods that ended, by driver and result.",
 		}, []string{"driver", "result"}),
-		taints: prometheus.NewGauge(prometheus.GaugeOpts{
+		taints: registered.NewGauge(prometheus.GaugeOpts{
 			Name: "node_healer_controller_taints",
 			Help: "Taints of evictions that stand.",
 		}),
 	}
-	return m, errors.Join(r.Register(m.jobs), r.Register(m.evictions), r.Register(m.taints))
 }

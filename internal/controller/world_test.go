@@ -62,12 +62,11 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 // restart is another process: it knows what the API has.
 func (w *world) restart() {
 	w.t.Helper()
-	r, err := New(Config{
+	r := New(Config{
 		Reader: notEndedPods(w.api), Writer: w.api, Events: w.events, Metrics: prometheus.NewRegistry(),
 		KubeletRoot: "/var/lib/kubelet", ConfigMap: "settings", MaxCalls: 8, MaxCallsPerNode: 1,
 		Gateways: Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity},
 	})
-	must(w.t, err)
 	r.nodes = w.nodes
 	w.reconciler = r
 }
