@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"time"
-
-	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/controller"
@@ -25,8 +22,6 @@ type config struct {
 	kubeconfig                    string
 	metricsAddress, healthAddress string
 	leaderElect                   bool
-	leaseDuration, renewDeadline  time.Duration
-	retryPeriod                   time.Duration
 	logging                       command.Logging
 	version                       bool
 }
@@ -43,9 +38,6 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.metricsAddress, "metrics-address", "", "where to serve /metrics over HTTPS: `HOST:PORT` or :PORT; empty: nowhere")
 	f.StringVar(&c.healthAddress, "health-address", ":9081", "where to serve /healthz and /readyz over HTTP: `HOST:PORT` or :PORT; empty: nowhere")
 	f.BoolVar(&c.leaderElect, "leader-elect", true, "let one of several controllers run at a time; off: start only one")
-	f.DurationVar(&c.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long after the leader's last sign of life another one takes over")
-	f.DurationVar(&c.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew its lease before it exits; less than --leader-elect-lease-duration")
-	f.DurationVar(&c.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how long to wait between tries to get or renew the lease; less than --leader-elect-renew-deadline")
 	f.StringVar(&c.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory` on the nodes")
 	f.StringVar(&c.Gateways.Namespace, "gateway-namespace", "csi-addons-node-healer", "`namespace` in which the gateways run and register; who may write csiaddonsnodes there is trusted")
 	f.StringVar(&c.Gateways.Server, "gateway-server", registration.ServerName, "`name` that the gateways register: node-healer's --name, or their --register-as")
@@ -91,13 +83,6 @@ func (c *config) check() error {
 	}
 	if !path.IsAbs(c.KubeletRoot) {
 		bad("--kubelet-root: %q is not an absolute path", c.KubeletRoot)
-	}
-	if c.leaseDuration <= c.renewDeadline {
-		bad("--leader-elect-lease-duration: %v is not more than --leader-elect-renew-deadline", c.leaseDuration)
-	}
-	// As client-go wants it, which adds jitter to the period.
-	if float64(c.renewDeadline) <= leaderelection.JitterFactor*float64(c.retryPeriod) || c.retryPeriod <= 0 {
-		bad("--leader-elect-retry-period: %v is not less than --leader-elect-renew-deadline by a factor of %v, or not positive", c.retryPeriod, leaderelection.JitterFactor)
 	}
 	if c.MaxCalls < 1 {
 		bad("--max-calls: %d is less than 1", c.MaxCalls)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"testing"
-	"time"
 
 	"github.com/csi-addons/node-healer/internal/command"
 	"github.com/csi-addons/node-healer/internal/controller"
@@ -21,14 +20,12 @@ func TestDefaults(t *testing.T) {
 			},
 		},
 		healthAddress: ":9081", leaderElect: true,
-		leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second, retryPeriod: 2 * time.Second,
 		logging: command.Logging{Format: "text"},
 	})
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--service-account=sa --kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
-		--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s
 		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --config-map=cm --max-calls=5 --max-calls-per-node=6 --logging-format=json -v=7`, config{
 		Config: controller.Config{
 			KubeletRoot: "/k", ConfigMap: "cm", MaxCalls: 5, MaxCallsPerNode: 6,
@@ -38,7 +35,6 @@ func TestEveryFlagIsTaken(t *testing.T) {
 			},
 		},
 		kubeconfig: "/kc", metricsAddress: ":1", healthAddress: ":2",
-		leaseDuration: 3 * time.Second, renewDeadline: 2 * time.Second, retryPeriod: time.Second,
 		logging: command.Logging{Verbosity: 7, Format: "json"},
 	})
 }
@@ -54,9 +50,6 @@ func TestRules(t *testing.T) {
 		{"--gateway-name=", "--gateway-name"},
 		{"--config-map=", "--config-map"},
 		{"--kubelet-root=k", "--kubelet-root"},
-		{"--leader-elect-lease-duration=10s", "--leader-elect-lease-duration"},
-		{"--leader-elect-retry-period=9s", "--leader-elect-retry-period"},
-		{"--leader-elect-retry-period=0s", "--leader-elect-retry-period"},
 		{"--max-calls=0", "--max-calls"},
 		{"--max-calls-per-node=0", "--max-calls-per-node"},
 		{"-v=8", "-v"},

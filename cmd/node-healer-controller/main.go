@@ -87,7 +87,6 @@ func newManager(api *rest.Config, cfg config) (ctrl.Manager, error) {
 		},
 		HealthProbeBindAddress: cfg.healthAddress,
 		LeaderElection:         cfg.leaderElect, LeaderElectionID: controller.Name, LeaderElectionNamespace: cfg.Gateways.Self.Namespace,
-		LeaseDuration: &cfg.leaseDuration, RenewDeadline: &cfg.renewDeadline, RetryPeriod: &cfg.retryPeriod,
 		// The manager gives the lease back when all calls have ended.
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       ptr.To(stopTimeout),
