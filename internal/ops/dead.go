@@ -26,29 +26,15 @@ type Dead struct {
 	Stale bool
 }
 
-// check refuses when the mount at the mount point is not dead.
+// check refuses when the mount at the mount point is not dead. One of NFS has to be topmost, of its
+// superblock, and without a root that the server knows.
 func (d Dead) check(at targetHandle) error {
-	switch {
-	case d.Stale:
-		return d.checkStale(at)
-	case !d.Ended:
+	if !d.Stale {
+		if d.Ended {
+			return nil
+		}
 		return stillDead(at.answers())
 	}
-	return nil
-}
-
-// stillDead refuses a filesystem that answers again, by the errno of answers. An errno because this
-// process has run out of descriptors or memory says nothing of the filesystem.
-func stillDead(errno syscall.Errno) error {
-	if errno == 0 {
-		return refuse("it answers again")
-	}
-	return ownShortage(errno)
-}
-
-// checkStale refuses when the topmost mount is not the given one, not of NFS or of another
-// superblock, or when the server knows its root.
-func (d Dead) checkStale(at targetHandle) error {
 	fd, err := at.open(d.Ref())
 	switch {
 	case errors.Is(err, unix.ESTALE):
@@ -63,6 +49,15 @@ func (d Dead) checkStale(at targetHandle) error {
 		return err
 	}
 	return checkStaleTwice(fd)
+}
+
+// stillDead refuses a filesystem that answers again, by the errno of answers. An errno because this
+// process has run out of descriptors or memory says nothing of the filesystem.
+func stillDead(errno syscall.Errno) error {
+	if errno == 0 {
+		return refuse("it answers again")
+	}
+	return ownShortage(errno)
 }
 
 // checkFUSE refuses the mount that fd is on if it is not of the FUSE superblock that was meant,

@@ -35,7 +35,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "place: what answers again is replaced", file: "internal/ops/dead.go",
-		from: "case !d.Ended:", to: "case !d.Ended && false:",
+		from: "if d.Ended {", to: "if d.Ended || true {",
 		tests: "internal/ops", run: "TestReplaceOfWhatAnswers",
 	},
 	{ // that the dead mount is topmost, and on ours, is checked more than once before
