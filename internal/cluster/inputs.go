@@ -73,7 +73,7 @@ func (c *Cluster) stageSecret(ctx context.Context, pv *corev1.PersistentVolume) 
 	}
 	secret, err := whole(ctx, c.reader, secretKind, ref.Namespace, ref.Name)
 	if err != nil {
-		if answer := (apierrors.APIStatus)(nil); errors.As(err, &answer) {
+		if answer := apierrors.APIStatus(nil); errors.As(err, &answer) {
 			err = answered(answer, fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", answer.Status().Reason))
 		}
 		in.Version += " unreadable"
