@@ -33,54 +33,38 @@ var errOtherKey = errors.New("the public key is not the registered one")
 // config returns how to verify the gateway with these annotations on its registration.
 // Verification is Go's own in both cases: a registered certificate is the only root.
 func (t Trust) config(annotations map[string]string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: t.ServerName}
 	if t.CAFile != "" {
-		return t.byAuthority()
+		text, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the gateways' authorities: %w", err)
+		}
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", t.CAFile)
+		}
+		return config, nil
 	}
 	certificate, err := registration.Certificate(annotations)
 	if err != nil {
 		return nil, err
 	}
-	name, err := hostName(certificate)
-	if err != nil {
-		return nil, err
+	config.RootCAs.AddCert(certificate)
+	switch { // it is known by its key: any name that it is for will do
+	case len(certificate.DNSNames) > 0:
+		config.ServerName = strings.Replace(certificate.DNSNames[0], "*", "gateway", 1)
+	case len(certificate.IPAddresses) > 0:
+		config.ServerName = certificate.IPAddresses[0].String()
+	default:
+		return nil, errors.New("the registered certificate is for no name: it needs a DNS name or an address (subjectAltName)")
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(certificate)
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		RootCAs:    roots,
-		ServerName: name,
-		// A root may have signed others.
-		VerifyConnection: func(s tls.ConnectionState) error {
-			if registration.PublicKeyHash(s.PeerCertificates[0]) != annotations[registration.PublicKeyAnnotation] {
-				return errOtherKey
-			}
-			return nil
-		},
-	}, nil
-}
-
-func (t Trust) byAuthority() (*tls.Config, error) {
-	text, err := os.ReadFile(t.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("read the gateways' authorities: %w", err)
+	// A root may have signed others.
+	config.VerifyConnection = func(s tls.ConnectionState) error {
+		if registration.PublicKeyHash(s.PeerCertificates[0]) != annotations[registration.PublicKeyAnnotation] {
+			return errOtherKey
+		}
+		return nil
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s has no certificate in PEM", t.CAFile)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: t.ServerName}, nil
-}
-
-// hostName returns a name that a certificate is for. It is known by its key: any will do.
-func hostName(c *x509.Certificate) (string, error) {
-	if len(c.DNSNames) > 0 {
-		return strings.Replace(c.DNSNames[0], "*", "gateway", 1), nil
-	}
-	if len(c.IPAddresses) > 0 {
-		return net.IP.String(c.IPAddresses[0]), nil
-	}
-	return "", errors.New("the registered certificate is for no name: it needs a DNS name or an address (subjectAltName)")
+	return config, nil
 }
 
 // handshakes are TLS credentials that remember why the last handshake failed.
