@@ -88,64 +88,43 @@ func parseLine(line string) (facts.Mount, error) {
 	if !found || len(head) < 6 || len(tail) < 3 {
 		return facts.Mount{}, fmt.Errorf("has %d and %d fields, want at least 6 and 3", len(head), len(tail))
 	}
-	id, err := strconv.Atoi(head[0])
-	if err != nil {
-		return facts.Mount{}, fmt.Errorf("mount id: %w", err)
-	}
-	parent, err := strconv.Atoi(head[1])
-	if err != nil {
-		return facts.Mount{}, fmt.Errorf("parent id: %w", err)
+	id, idErr := strconv.Atoi(head[0])
+	parent, parentErr := strconv.Atoi(head[1])
+	dev, devErr := facts.ParseDev(head[2])
+	if err := errors.Join(idErr, parentErr, devErr); err != nil {
+		return facts.Mount{}, err
 	}
 	super := tail[len(tail)-1]
 	if len(super) >= fieldLimit {
 		super = super[:max(strings.LastIndexByte(super, ','), 0)]
 	}
-	dev, err := facts.ParseDev(head[2])
-	if err != nil {
-		return facts.Mount{}, err
-	}
+	root, deleted := strings.CutSuffix(Unescape(head[3]), deletedMark)
 	m := facts.Mount{
-		OldID: id, OldParent: parent, Dev: dev, Path: Unescape(head[4]), Attr: facts.ParseAttr(head[5]),
+		OldID: id, OldParent: parent, Root: root, RootDeleted: deleted, Dev: dev, Path: Unescape(head[4]), Attr: facts.ParseAttr(head[5]),
 		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), SuperOptions: splitOptions(super),
 	}
-	setRoot(&m, Unescape(head[3]))
-	for _, field := range head[6:] {
-		addPropagation(&m.Propagation, field)
+	for _, field := range head[6:] { // unknown ones are skipped, as the man page asks
+		key, value, _ := strings.Cut(field, ":")
+		group, _ := strconv.ParseUint(value, 10, 64)
+		switch key {
+		case "shared":
+			m.Propagation.Shared = group
+		case "master":
+			m.Propagation.Master = group
+		case "unbindable":
+			m.Propagation.Unbindable = true
+		}
 	}
 	m.SuperReadOnly = slices.Contains(m.SuperOptions, "ro")
 	return m, nil
 }
 
-// setRoot takes the root as the kernel prints it, with its mark for a deleted
-// directory.
-func setRoot(m *facts.Mount, root string) {
-	m.Root, m.RootDeleted = strings.CutSuffix(root, "//deleted")
-}
-
-// addPropagation takes one optional field. Unknown ones are skipped, as the man page asks.
-func addPropagation(p *facts.Propagation, field string) {
-	key, value, _ := strings.Cut(field, ":")
-	n, _ := strconv.ParseUint(value, 10, 64)
-	switch key {
-	case "shared":
-		p.Shared = n
-	case "master":
-		p.Master = n
-	case "unbindable":
-		p.Unbindable = true
-	}
-}
+// deletedMark ends the root of a mount that shows a deleted directory, as the kernel prints it.
+const deletedMark = "//deleted"
 
 // splitOptions splits at commas outside double quotes: an SELinux context has
 // commas inside.
-func splitOptions(s string) []string {
-	switch {
-	case s == "":
-		return nil
-	case !strings.ContainsAny(s, "\"\\"): // nearly always
-		return strings.Split(strings.TrimSuffix(s, ","), ",")
-	}
-	options := make([]string, 0, strings.Count(s, ",")+1)
+func splitOptions(s string) (options []string) {
 	quoted, start := false, 0
 	for i := range len(s) {
 		switch {

@@ -82,11 +82,8 @@ func CopiesOf(all []facts.Mount, m, parent facts.Ref) (Copies, bool) {
 	return c, true
 }
 
-// None reports whether there cannot be any, because the mount or its parent is in no
-// peer group.
-func (c Copies) None() bool { return c.own == nil }
-
-// Among returns the copies in the mount table of one namespace.
+// Among returns the copies in the mount table of one namespace: none where the mount or its
+// parent is in no peer group.
 func (c Copies) Among(table []facts.Mount) []facts.Mount {
 	byID := make(map[int]facts.Mount, len(table))
 	for _, m := range table {

@@ -3,6 +3,8 @@ package mount
 import (
 	"fmt"
 	"runtime"
+	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -91,34 +93,31 @@ const (
 	sbReadOnly = 0x1
 )
 
-// Buffer is scratch space for Stat. The zero value is ready.
-type Buffer struct{ b []byte }
-
 // maxReply is in bytes: for two paths, a source and the filesystem's options. The
 // kernel shows longer paths than anybody can open, because the owner of a mounted
 // directory may move it as deep down as he likes.
 const maxReply = 32 << 10
 
+// buffers are for replies, which are copied out of them.
+var buffers = sync.Pool{New: func() any { return new([maxReply]byte) }}
+
 // Stat asks statmount(2) (Linux 6.8) for one mount of a namespace. It leaves out the
 // root and the options where they do not fit.
-func Stat(namespace, id uint64, want Fields, buf *Buffer) (Status, error) {
-	if len(buf.b) == 0 {
-		buf.b = make([]byte, 4<<10)
-	}
+func Stat(namespace, id uint64, want Fields) (Status, error) {
+	buf, _ := buffers.Get().(*[maxReply]byte)
+	defer buffers.Put(buf)
 	req := request{Mount: id, Param: uint64(want), Namespace: namespace}
 	req.Size = uint32(unsafe.Sizeof(req))
 	for {
 		_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&req)),
-			uintptr(unsafe.Pointer(&buf.b[0])), uintptr(len(buf.b)), 0, 0, 0)
+			uintptr(unsafe.Pointer(buf)), maxReply, 0, 0, 0)
 		switch {
-		case errno == unix.EOVERFLOW && len(buf.b) < maxReply:
-			buf.b = make([]byte, 2*len(buf.b))
 		case errno == unix.EOVERFLOW && Fields(req.Param)&RootDir != 0:
 			req.Param &^= uint64(RootDir | Options)
 		case errno != 0:
 			return Status{}, fmt.Errorf("statmount: %w", errno)
 		default:
-			return (*reply)(unsafe.Pointer(&buf.b[0])).status(buf.b[stringsAt:]), nil
+			return (*reply)(unsafe.Pointer(buf)).status(buf[stringsAt:]), nil
 		}
 	}
 }
@@ -147,7 +146,7 @@ func (r *reply) status(stringTable []byte) Status {
 			Unbindable: r.MntPropagation&unix.MS_UNBINDABLE != 0,
 		},
 	}}
-	setRoot(&s.Mount, text(RootDir, r.MntRoot))
+	s.Root, s.RootDeleted = strings.CutSuffix(text(RootDir, r.MntRoot), deletedMark)
 	if sub := text(Subtype, r.FSSubtype); sub != "" {
 		s.FSType += "." + sub
 	}
@@ -193,10 +192,9 @@ func Lowest(namespace uint64) uint64 {
 	lowest := Root
 	var first [1]uint64
 	n, err := List(namespace, Root, 0, first[:])
-	var buf Buffer
 	for id := first[0]; err == nil && n == 1; {
 		var st Status
-		st, err = Stat(namespace, id, Basic, &buf)
+		st, err = Stat(namespace, id, Basic)
 		if err != nil || st.Told&Basic == 0 {
 			break
 		}
@@ -221,12 +219,11 @@ func Identify(namespace uint64, mounts []facts.Mount, want Fields) {
 	for i, m := range mounts {
 		at[m.OldID] = i
 	}
-	var buf Buffer
 	for _, id := range ids {
 		if len(at) == 0 {
 			return
 		}
-		now, err := Stat(namespace, id, want, &buf)
+		now, err := Stat(namespace, id, want)
 		i, known := at[now.OldID]
 		if err != nil || now.Told&Basic == 0 || !known {
 			continue // unmounted since it was listed, or not asked for

@@ -177,10 +177,9 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 		return false, false
 	}
 	var told mount.Fields
-	var buf mount.Buffer
 	listed := map[int]bool{}
 	for _, id := range list {
-		m, err := mount.Stat(n.id, id, mount.Everything, &buf)
+		m, err := mount.Stat(n.id, id, mount.Everything)
 		if err != nil || m.Told&mount.Always != mount.Always {
 			continue
 		}
@@ -211,14 +210,13 @@ func (n *Namespace) list(old Table, byID map[uint64]int) (mounts []facts.Mount, 
 		return nil, 0, err
 	}
 	mounts = make([]facts.Mount, 0, len(ids))
-	var buf mount.Buffer
 	for _, id := range ids {
 		if at, known := byID[id]; known {
 			mounts = append(mounts, old.Mounts()[at])
 			reused++
 			continue
 		}
-		m, err := n.mount(id, &buf)
+		m, err := n.mount(id)
 		if errors.Is(err, unix.ENOENT) {
 			continue // unmounted since it was listed
 		}
@@ -231,7 +229,7 @@ func (n *Namespace) list(old Table, byID map[uint64]int) (mounts []facts.Mount, 
 }
 
 // mount asks for one mount.
-func (n *Namespace) mount(id uint64, buf *mount.Buffer) (facts.Mount, error) {
-	status, err := mount.Stat(n.id, id, mount.Everything, buf)
+func (n *Namespace) mount(id uint64) (facts.Mount, error) {
+	status, err := mount.Stat(n.id, id, mount.Everything)
 	return status.Mount, err
 }

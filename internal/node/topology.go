@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -108,10 +107,9 @@ func (n *Namespace) Refresh(stack []facts.Mount) ([]facts.Mount, bool) {
 	if !n.statmount {
 		return stack, true // just read
 	}
-	var buf mount.Buffer
 	fresh := make([]facts.Mount, len(stack))
 	for i, m := range stack {
-		now, err := n.mount(m.ID, &buf)
+		now, err := n.mount(m.ID)
 		if err != nil || now.Path != m.Path || now.OldParent != m.OldParent {
 			n.topology.forget()
 			return nil, false

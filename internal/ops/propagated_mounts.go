@@ -81,12 +81,9 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 		return err
 	}
 	wanted, found := mount.CopiesOf(tablesOf(namespaces), m, parentMount)
-	if !found || wanted.None() {
+	if !found {
 		closeAll(namespaces)
-		if !found {
-			return refuse("%s is no longer in the mount table", m)
-		}
-		return nil
+		return refuse("%s is no longer in the mount table", m)
 	}
 	// The thread's own /proc, before it meets others.
 	dir, err := os.Open("/proc/thread-self")

@@ -133,8 +133,7 @@ func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 
 // status asks the kernel about a mount of the thread's namespace (Linux 6.8).
 func status(id uint64, want mount.Fields) (mount.Status, error) {
-	var buf mount.Buffer
-	st, err := mount.Stat(mount.Own, id, want, &buf)
+	st, err := mount.Stat(mount.Own, id, want)
 	if err == nil && st.Told&want != want {
 		err = fmt.Errorf("statmount: %w", unix.ENOSYS)
 	}
