@@ -225,10 +225,9 @@ func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
 	}
 	if m.Dev.Major != 0 { // anonymous numbers have major 0; btrfs tells by its source
 		if name := n.name(m.Dev); name != "" {
-			q.Device, q.Number = "/dev/"+name, m.Dev
+			q.Device = "/dev/" + name
 		}
 	}
-	q.UUID = m.Dev.Major != 0 || q.Source != ""
 	return &q
 }
 

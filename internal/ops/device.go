@@ -18,75 +18,53 @@ import (
 // block is larger.
 const deviceBlock = 4096
 
-// readNode reads one block of a raw block volume. The node is opened through the
-// clone, so that the file it is bound on does not become busy.
-func readNode(clone int, dev facts.Dev, a *facts.OpenedDevice) (string, syscall.Errno) {
-	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", clone))
-	if err != nil {
-		return "open the device", errnoOf(err)
-	}
-	defer unix.Close(fd)
-	return readDevice(fd, dev, a)
-}
-
-// readBehind reads one block of the device behind a filesystem: the filesystem
-// itself answers from memory for as long as it can. It returns no error for a device
-// that cannot be opened and for another one at its name: neither tells anything.
-func readBehind(q ProbeQuery, a *facts.OpenedDevice) (string, syscall.Errno) {
-	fd, err := openNumbered(q.Device, q.Number)
-	if slices.Contains(dead, errnoOf(err)) {
-		return "open the device", errnoOf(err)
-	}
-	if err != nil {
-		return "", 0
-	}
-	defer unix.Close(fd)
-	return readDevice(fd, q.Number, a)
-}
-
-// readDevice describes an open device, and reads one block of it.
-func readDevice(fd int, dev facts.Dev, a *facts.OpenedDevice) (string, syscall.Errno) {
-	describe(fd, a)
-	op, errno := readBlock(fd)
-	if errno == 0 {
-		measureBacking(fd, dev, a)
-	}
-	return op, errno
-}
-
-// openNumbered opens a device if its node has the expected number; errAnother says
-// that it has not. Some devices act on being opened.
-func openNumbered(name string, dev facts.Dev) (int, error) {
-	node, err := mount.Open(unix.AT_FDCWD, name, unix.O_PATH)
-	if err != nil {
-		return -1, errAnother
-	}
-	defer unix.Close(node)
-	var st unix.Statx_t
-	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || dev != (facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}) {
-		return -1, errAnother
-	}
-	return openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
-}
-
-const errAnother = unix.EINVAL
+// openDevice is the operation that fails on a device that cannot be opened.
+const openDevice = "open the device"
 
 // dead are the errnos with which a device that is offline or gone refuses to be
 // opened; others are about the caller.
 var dead = []syscall.Errno{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO}
 
-func openDevice(node string) (int, error) {
-	return mount.Open(unix.AT_FDCWD, node, unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK)
+// readBehind reads one block of the device behind a filesystem, by the name of its node:
+// the filesystem itself answers from memory for as long as it can. It returns no error for
+// a device that cannot be opened and for another one at its name: neither tells anything.
+func readBehind(name string, dev facts.Dev) (a facts.OpenedDevice, op string, errno syscall.Errno) {
+	node, err := mount.Open(unix.AT_FDCWD, name, unix.O_PATH)
+	if err != nil {
+		return a, "", 0
+	}
+	defer unix.Close(node)
+	var st unix.Statx_t
+	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	if err != nil || kindOf(st) != facts.KindBlock || dev != (facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}) {
+		return a, "", 0 // some devices act on being opened
+	}
+	a, op, errno = readNode(node, dev)
+	if op == openDevice && !slices.Contains(dead, errno) {
+		return a, "", 0
+	}
+	return a, op, errno
 }
 
-// describe reads what the kernel has in memory; the device is not asked.
-func describe(fd int, a *facts.OpenedDevice) {
+// readNode describes the device of a node, and reads one block of it. The node is opened
+// through a descriptor, so that the file that a raw block volume is bound on does not become busy.
+func readNode(node int, dev facts.Dev) (a facts.OpenedDevice, op string, errno syscall.Errno) {
+	fd, err := mount.Open(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", node), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK)
+	if err != nil {
+		return a, openDevice, errnoOf(err)
+	}
+	defer unix.Close(fd)
+	// What the kernel has in memory, so that the device is not asked.
 	a.Open = true
 	_ = ioctl(fd, unix.BLKGETSIZE64, unsafe.Pointer(&a.Size))
 	_ = ioctl(fd, unix.BLKGETDISKSEQ, unsafe.Pointer(&a.DiskSeq))
 	readOnly, err := unix.IoctlGetInt(fd, unix.BLKROGET)
 	a.ReadOnly = err == nil && readOnly != 0
+	op, errno = readBlock(fd)
+	if errno == 0 {
+		a.Short = shortBy(fd, dev, a.Size)
+	}
+	return a, op, errno
 }
 
 func ioctl(fd int, request uint, arg unsafe.Pointer) error {
@@ -133,25 +111,26 @@ func aligned(size int) []byte {
 // loopMajor is the block major of loop devices (Documentation/admin-guide/devices.txt).
 const loopMajor = 7
 
-// measureBacking compares a loop device with the file behind it: the kernel does
+// shortBy compares a loop device of a size with the file behind it: the kernel does
 // not notice that the file became shorter until it reads there. Nothing follows from
 // a file that this mount namespace shows under another name or not at all.
-func measureBacking(fd int, dev facts.Dev, a *facts.OpenedDevice) {
+func shortBy(fd int, dev facts.Dev, size uint64) uint64 {
 	if dev.Major != loopMajor {
-		return
+		return 0
 	}
 	status, err := unix.IoctlLoopGetStatus64(fd)
 	if err != nil {
-		return
+		return 0
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%s/loop/backing_file", dev))
 	if err != nil {
-		return
+		return 0
 	}
 	var file unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, strings.TrimSuffix(string(name), "\n"), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &file)
 	same := err == nil && file.Ino == status.Inode && unix.Mkdev(file.Dev_major, file.Dev_minor) == status.Device
-	if end := status.Offset + a.Size; same && file.Mode&unix.S_IFMT == unix.S_IFREG && file.Size < end {
-		a.Short = end - file.Size
+	if end := status.Offset + size; same && kindOf(file) == facts.KindFile && file.Size < end {
+		return end - file.Size
 	}
+	return 0
 }

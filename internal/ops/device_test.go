@@ -18,7 +18,7 @@ func query(t *testing.T, v volume) ProbeQuery {
 	t.Helper()
 	var st unix.Stat_t
 	must(t, unix.Stat(v.device, &st))
-	return ProbeQuery{Path: v.path, Device: v.device, Number: facts.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}}
+	return ProbeQuery{Path: v.path, Device: v.device, Superblock: facts.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}}
 }
 
 func image(v volume) string { return filepath.Join(filepath.Dir(v.path), "image") }
@@ -109,8 +109,8 @@ func TestFileBehindAPartOfIt(t *testing.T) {
 	q := query(t, v)
 	for size, want := range map[int64]uint64{3 << 20: 0, 2 << 20: 0, 2<<20 - 512: 512, 1<<20 + 4096: 1<<20 - 4096} {
 		must(t, os.Truncate(file, size))
-		var got facts.OpenedDevice
-		if op, errno := readBehind(q, &got); errno != 0 || got.Size != 1<<20 {
+		got, op, errno := readBehind(q.Device, q.Superblock)
+		if errno != 0 || got.Size != 1<<20 {
 			t.Errorf("%+v, %s: %v", got, op, errno)
 		}
 		if got.Short != want {
@@ -135,17 +135,18 @@ func TestDeviceThatFails(t *testing.T) {
 func TestAnotherDevice(t *testing.T) {
 	v := newVolume(t, "ext4")
 	must(t, os.Truncate(image(v), 0)) // reading it would fail
-	q := query(t, v)
-	for name, change := range map[string]func(*ProbeQuery){
-		"another number": func(q *ProbeQuery) { q.Number.Minor += 1000 },
-		"a file":         func(q *ProbeQuery) { q.Device = image(v) },
-		"a character":    func(q *ProbeQuery) { q.Device, q.Number = "/dev/null", facts.Dev{Major: 1, Minor: 3} },
-		"no node":        func(q *ProbeQuery) { q.Device = "/dev/nonexistent" },
+	number := query(t, v).Superblock
+	for name, other := range map[string]struct {
+		node   string
+		number facts.Dev
+	}{
+		"another number": {v.device, facts.Dev{Major: number.Major, Minor: number.Minor + 1000}},
+		"a file":         {image(v), number},
+		"a character":    {"/dev/null", facts.Dev{Major: 1, Minor: 3}},
+		"no node":        {"/dev/nonexistent", number},
 	} {
-		other := q
-		change(&other)
-		if a := probe(other); a.Errno != 0 || a.Device != (facts.OpenedDevice{}) {
-			t.Errorf("%s: %+v", name, a)
+		if a, op, errno := readBehind(other.node, other.number); op != "" || errno != 0 || a != (facts.OpenedDevice{}) {
+			t.Errorf("%s: %+v, %s %v", name, a, op, errno)
 		}
 	}
 }
@@ -158,7 +159,7 @@ func TestRawBlockVolume(t *testing.T) {
 	must(t, unix.Mount(v.device, mountPoint, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
 	a := probe(ProbeQuery{Path: mountPoint, Root: true})
-	if a.Errno != 0 || a.Kind != facts.KindBlock || a.Rdev != q.Number ||
+	if a.Errno != 0 || a.Kind != facts.KindBlock || a.Rdev != q.Superblock ||
 		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (facts.Space{}) {
 		t.Errorf("%+v", a)
 	}
@@ -183,7 +184,7 @@ func TestNothingIsKeptOfADevice(t *testing.T) {
 	defer image.Close()
 	_, err = image.WriteAt(bytes.Repeat([]byte("secret"), 100), 0) // before the filesystem's superblock
 	must(t, err)
-	fd, err := openDevice(v.device)
+	fd, err := unix.Open(v.device, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
 	buf := aligned(deviceBlock)

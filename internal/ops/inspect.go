@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"syscall"
@@ -72,32 +73,21 @@ type InspectAnswer struct {
 	Elapsed time.Duration
 }
 
-func inspect(q InspectQuery) (InspectAnswer, error) {
-	start := time.Now()
-	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths))}
-	for i, p := range q.Paths {
-		a.Paths[i] = inspectPath(p)
-	}
-	pause("inspect")
-	if q.Probe != nil {
-		a.Probe = probe(*q.Probe)
-		if a.Probe.Errno != 0 {
-			if err := ownShortage(a.Probe.Errno); err != nil {
-				return InspectAnswer{}, err
-			}
-		}
-	}
-	a.Elapsed = time.Since(start)
-	return a, nil
-}
-
-func inspectAll(all []InspectQuery) ([]InspectAnswer, error) {
+func inspect(all []InspectQuery) ([]InspectAnswer, error) {
 	answers := make([]InspectAnswer, len(all))
 	for i, q := range all {
-		var err error
-		if answers[i], err = inspect(q); err != nil {
-			return nil, err
+		start, a := time.Now(), &answers[i]
+		for _, p := range q.Paths {
+			a.Paths = append(a.Paths, inspectPath(p))
 		}
+		pause("inspect")
+		if q.Probe != nil {
+			a.Probe = probe(*q.Probe)
+			if err := ownShortage(a.Probe.Errno); err != nil {
+				return nil, err
+			}
+		}
+		a.Elapsed = time.Since(start)
 	}
 	return answers, nil
 }
@@ -153,7 +143,7 @@ func (a *PathAnswer) inspectName(dir int, name string, bare bool) {
 		a.Errno = errnoOf(err)
 		return
 	}
-	a.Kind = kindOf(st.Mode)
+	a.Kind = kindOf(st)
 	switch a.Kind {
 	case facts.KindDirectory:
 		if bare {
@@ -175,20 +165,13 @@ func (a *PathAnswer) inspectName(dir int, name string, bare bool) {
 	}
 }
 
-// kindOf translates the type in stx_mode.
-func kindOf(mode uint16) facts.PathKind {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return facts.KindDirectory
-	case unix.S_IFREG:
-		return facts.KindFile
-	case unix.S_IFBLK:
-		return facts.KindBlock
-	case unix.S_IFLNK:
-		return facts.KindSymlink
-	default:
-		return facts.KindOther
-	}
+// kinds translates the type in stx_mode; any other is KindOther.
+var kinds = map[uint16]facts.PathKind{
+	unix.S_IFDIR: facts.KindDirectory, unix.S_IFREG: facts.KindFile, unix.S_IFBLK: facts.KindBlock, unix.S_IFLNK: facts.KindSymlink,
+}
+
+func kindOf(st unix.Statx_t) facts.PathKind {
+	return cmp.Or(kinds[st.Mode&unix.S_IFMT], facts.KindOther)
 }
 
 // readVolData leaves VolData nil for a file that is missing or unreadable: it is evidence

@@ -148,10 +148,10 @@ func TestVolData(t *testing.T) {
 
 func TestInspectKeepsTheOrder(t *testing.T) {
 	dir := realDir(t)
-	a, err := inspect(InspectQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
+	all, err := inspect([]InspectQuery{{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}}})
 	must(t, err)
-	if len(a.Paths) != 3 || a.Paths[0].Errno != unix.ENOENT || a.Paths[1].Kind != facts.KindDirectory || a.Paths[2].ParentErrno != unix.EINVAL {
-		t.Errorf("%+v", a.Paths)
+	if a := all[0]; len(a.Paths) != 3 || a.Paths[0].Errno != unix.ENOENT || a.Paths[1].Kind != facts.KindDirectory || a.Paths[2].ParentErrno != unix.EINVAL {
+		t.Errorf("%+v", all)
 	}
 }
 

@@ -5,7 +5,7 @@ import "github.com/csi-addons/node-healer/internal/operation"
 // The operations.
 var (
 	// Inspect tells what is at paths and probes one superblock, for each query.
-	Inspect = operation.Define("inspect", operation.Pooled, inspectAll)
+	Inspect = operation.Define("inspect", operation.Pooled, inspect)
 	// LookUp asks for a name that cannot exist.
 	LookUp = operation.Define("look-up", operation.Pooled, lookUp)
 	// Published lists the volumes that kubelet has for pods.

@@ -14,22 +14,19 @@ import (
 type ProbeQuery struct {
 	Path string
 	// Superblock is the number of the expected one, as files on it show it; zero when
-	// that is not known (btrfs).
+	// that is not known (btrfs). One with a major number is a filesystem on a disk.
 	Superblock facts.Dev
 	// Around clones the directory above the mount point instead of the mount.
 	Around bool
 	// Root asks for the root directory to be opened: a daemon or a server has
 	// to answer that. A filesystem on a disk answers from memory.
 	Root bool
-	// UUID asks for the filesystem UUID; only filesystems on a disk have one.
-	UUID bool
 	// Source is the mount's source when that may be a device node whose number
 	// mountinfo does not show (btrfs).
 	Source string
-	// Device is the node of the block device to read a block of, Number its number;
-	// empty to read none.
+	// Device is the node of the block device to read a block of, which has the number
+	// Superblock; empty to read none.
 	Device string
-	Number facts.Dev
 	// Thawed asks the kernel for the right to write, which it grants at once unless
 	// the filesystem is frozen; then the worker waits for the thaw.
 	// Only for filesystem types without a handler for unknown attributes.
@@ -68,7 +65,7 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	var failed string
 	var errno syscall.Errno
 	if q.Device != "" {
-		failed, errno = readBehind(q, &device)
+		device, failed, errno = readBehind(q.Device, q.Superblock)
 	}
 	clone, op, err := q.clone()
 	if op == opClone && errnoOf(err) == unix.EINVAL {
@@ -83,32 +80,13 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 		a.Device, a.Op, a.Errno = device, failed, errno
 	}
 	if q.Source != "" {
-		a.statSource(q.Source)
-		a.readSource(q)
+		a.readSource(q.Source)
 	}
 	return a
 }
 
-// readSource reads the one device of a filesystem whose mount does not show it. One of
-// several devices may fail without the filesystem.
-func (a *ProbeAnswer) readSource(q ProbeQuery) {
-	if a.Changed || a.Errno != 0 || a.devices != 1 || a.Rdev.Major == 0 {
-		return
-	}
-	q.Device, q.Number = q.Source, a.Rdev
-	a.Op, a.Errno = readBehind(q, &a.Device)
-}
-
 // answer is that of an operation, which failed if there is an error.
 func answer(op string, err error) facts.Answer { return facts.Answer{Op: op, Errno: errnoOf(err)} }
-
-// clone opens what is mounted at the path in a detached clone. op is what failed.
-func (q ProbeQuery) clone() (clone int, op string, err error) {
-	if q.Around {
-		return cloneAround(q.Path)
-	}
-	return cloneAt(q.Path)
-}
 
 // opResolve is the operation that fails on the way to the mount point, opClone the one that fails where
 // nothing is mounted.
@@ -117,31 +95,25 @@ const (
 	opClone   = "open_tree"
 )
 
-// cloneAt makes a detached clone of what is mounted at a path.
-func cloneAt(p string) (clone int, op string, err error) {
-	l, err := openTarget(p)
-	if err != nil {
-		return -1, opResolve, err
-	}
-	defer l.close()
-	clone, err = retryEINTR(func() (int, error) {
-		return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
-			unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
-	})
-	return clone, opClone, err
-}
-
-// cloneAround opens what is mounted at a path in a detached clone of the
-// directory above, with all that is mounted beneath that: a walk to the mount
-// itself, however short, would make its umount fail with EBUSY in that instant.
-// The clone is made private before it is walked: an umount that propagates to
+// clone opens what is mounted at the path in a detached clone. op is what failed.
+//
+// Around is a clone of the directory above, with all that is mounted beneath that: a
+// walk to the mount itself, however short, would make its umount fail with EBUSY in that
+// instant. The clone is made private before it is walked: an umount that propagates to
 // it would find it busy, too. The kernel visits each mount beside it for that.
-func cloneAround(p string) (fd int, op string, err error) {
-	l, err := openTarget(p)
+func (q ProbeQuery) clone() (fd int, op string, err error) {
+	l, err := openTarget(q.Path)
 	if err != nil {
 		return -1, opResolve, err
 	}
 	defer l.close()
+	if !q.Around {
+		fd, err = retryEINTR(func() (int, error) {
+			return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
+				unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
+		})
+		return fd, opClone, err
+	}
 	above, err := mount.CloneTree(l.dir)
 	if err != nil {
 		return -1, opClone, err
@@ -166,54 +138,51 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 		a.Changed = true
 		return
 	}
-	if q.Source != "" && !isBtrfs(clone) {
-		a.Changed = true // the number of a btrfs cannot be compared
-		return
+	if q.Source != "" { // the number of a btrfs cannot be compared
+		if fs, err := statfs(clone); err == nil && fs.Type != unix.BTRFS_SUPER_MAGIC {
+			a.Changed = true
+			return
+		}
 	}
 	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
 		a.Newest = st.Mnt_id
 	}
-	a.Kind = kindOf(st.Mode)
+	a.Kind = kindOf(st)
 	switch a.Kind {
 	case facts.KindBlock:
 		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
-		a.Op, a.Errno = readNode(clone, a.Rdev, &a.Device)
+		a.Device, a.Op, a.Errno = readNode(clone, a.Rdev)
 		return
 	case facts.KindDirectory:
-		if q.Root || q.UUID || q.Source != "" || q.Thawed {
+		if q.Root || q.Superblock.Major != 0 || q.Source != "" || q.Thawed {
 			a.openRoot(clone, q)
 		}
 	}
 	if a.Errno == 0 {
-		a.Space = spaceOf(clone)
+		if fs, err := statfs(clone); err == nil { // many daemons do not implement it
+			a.Space = facts.Space{Blocks: fs.Blocks, Available: fs.Bavail, Files: fs.Files, FreeFiles: fs.Ffree}
+		}
 	}
 }
 
-func isBtrfs(fd int) bool {
-	var st unix.Statfs_t
-	_, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) })
-	return err != nil || st.Type == unix.BTRFS_SUPER_MAGIC
+func statfs(fd int) (st unix.Statfs_t, err error) {
+	_, err = retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) })
+	return st, err
 }
 
-// spaceOf returns the zero value on an error: many daemons do not implement statfs.
-func spaceOf(fd int) facts.Space {
-	var st unix.Statfs_t
-	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
-		return facts.Space{}
-	}
-	return facts.Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
-}
-
-// statSource reads the number of the device node that a mount names, without opening
-// it.
-func (a *ProbeAnswer) statSource(source string) {
+// readSource reads the number of the device node that a mount names without showing its device. It
+// reads the device itself if it is the filesystem's only one: one of several may fail without the
+// filesystem.
+func (a *ProbeAnswer) readSource(source string) {
 	var dev unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_TYPE, &dev)
-	switch {
-	case err == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK:
-		a.Rdev = facts.Dev{Major: dev.Rdev_major, Minor: dev.Rdev_minor}
-	case errnoOf(err) == unix.ENOENT:
-		a.SourceGone = true
+	a.SourceGone = errnoOf(err) == unix.ENOENT
+	if err != nil || kindOf(dev) != facts.KindBlock {
+		return
+	}
+	a.Rdev = facts.Dev{Major: dev.Rdev_major, Minor: dev.Rdev_minor}
+	if !a.Changed && a.Errno == 0 && a.devices == 1 {
+		a.Device, a.Op, a.Errno = readBehind(source, a.Rdev)
 	}
 }
 
@@ -227,7 +196,7 @@ func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
 	}
 	defer unix.Close(fd)
 	pause("probe/opened")
-	if q.UUID {
+	if q.Superblock.Major != 0 || q.Source != "" {
 		a.UUID = filesystemUUID(fd)
 	}
 	if q.Source != "" {

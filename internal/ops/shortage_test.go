@@ -20,9 +20,9 @@ func TestTroubleOfADaemonIsAnAnswer(t *testing.T) {
 	defer d.end()
 	for _, want := range []syscall.Errno{0, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.ENOTCONN} {
 		d.refuse.Store(int32(want))
-		a, err := inspect(InspectQuery{Probe: &ProbeQuery{Path: path, Root: true}})
-		if err != nil || a.Probe.Errno != want || want != 0 && a.Probe.Op != "open" {
-			t.Errorf("%v: %+v, %v", want, a.Probe, err)
+		all, err := inspect([]InspectQuery{{Probe: &ProbeQuery{Path: path, Root: true}}})
+		if err != nil || all[0].Probe.Errno != want || want != 0 && all[0].Probe.Op != "open" {
+			t.Errorf("%v: %+v, %v", want, all, err)
 		}
 	}
 }
@@ -33,7 +33,7 @@ func TestTroubleOfOurOwnIsAnError(t *testing.T) {
 	var before unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
-	a, lookErr := inspect(InspectQuery{Probe: &ProbeQuery{Path: v.path, Root: true}})
+	a, lookErr := inspect([]InspectQuery{{Probe: &ProbeQuery{Path: v.path, Root: true}}})
 	w, writeErr := write(WriteQuery{Path: v.path})
 	deadErr := stillDead(unix.EMFILE)
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
