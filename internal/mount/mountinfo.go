@@ -19,13 +19,9 @@ import (
 const fieldLimit = 4 * 4096
 
 // Parse reads a whole mountinfo.
-func Parse(r io.Reader) ([]facts.Mount, error) {
-	var mounts []facts.Mount
-	err := Visit(r, func(m facts.Mount) error { mounts = append(mounts, m); return nil })
-	if err != nil {
-		return nil, err
-	}
-	return mounts, nil
+func Parse(r io.Reader) (mounts []facts.Mount, err error) {
+	err = Visit(r, func(m facts.Mount) error { mounts = append(mounts, m); return nil })
+	return mounts, err
 }
 
 // Visit reads a /proc/<pid>/mountinfo (proc_pid_mountinfo(5)) and calls visit for

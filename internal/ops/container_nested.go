@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -73,8 +74,10 @@ func (c *containerNamespace) cloneDead(t facts.ContainerMount) (clone int, all [
 	}
 	defer unix.Close(fd)
 	dead, known := c.entry(t.Mount.OldID)
-	on, err := c.thread.mountedIn(t.Mount.Ref())
-	if err == nil && len(on) > 0 && (!known || dead.Propagation.Shared != 0) {
+	on := slices.DeleteFunc(slices.Clone(c.table), func(e facts.Mount) bool {
+		return e.OldParent != t.Mount.OldID || e.OldID == e.OldParent
+	})
+	if len(on) > 0 && (!known || dead.Propagation.Shared != 0) {
 		err = refuse("what is mounted on %q in the container shares its events with others", on[0].Path)
 	}
 	for _, e := range on {

@@ -148,7 +148,7 @@ func (d Dead) checkAttributes() error {
 	if d.ID == 0 {
 		return nil
 	}
-	now, err := status(d.ID, mount.Basic)
+	now, err := status(d.ID)
 	if err == nil && now.Attr&facts.AttrSettable != d.Attr&facts.AttrSettable {
 		return refuse("its attributes have changed since it was inspected")
 	}

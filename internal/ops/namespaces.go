@@ -60,8 +60,17 @@ func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return readNamespaces(func(table []facts.Mount) []facts.Mount {
-		return related(table, func(e facts.Mount) bool { return asked(e) || devs[e.Dev] && e.Propagation.Receives() })
+	return readNamespaces(func(table []facts.Mount) (kept []facts.Mount) {
+		receives := map[int]bool{}
+		for _, e := range table {
+			receives[e.OldID] = asked(e) || devs[e.Dev] && e.Propagation.Receives()
+		}
+		for _, e := range table {
+			if receives[e.OldID] || receives[e.OldParent] {
+				kept = append(kept, e)
+			}
+		}
+		return kept
 	})
 }
 
@@ -198,18 +207,4 @@ func (w *namespaceWalk) table(namespace *os.File) (table []facts.Mount, err erro
 		err = errTooManyMounts
 	}
 	return table, err
-}
-
-// related returns the mounts that receive events, and what is mounted on those.
-func related(table []facts.Mount, receives func(facts.Mount) bool) (kept []facts.Mount) {
-	known := map[int]bool{}
-	for _, e := range table {
-		known[e.OldID] = receives(e)
-	}
-	for _, e := range table {
-		if known[e.OldID] || known[e.OldParent] {
-			kept = append(kept, e)
-		}
-	}
-	return kept
 }

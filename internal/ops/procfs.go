@@ -88,16 +88,6 @@ func (p procfs) readlink(name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// parentOf returns the parent of a process, 0 when it has ended.
-func (p procfs) parentOf(pid int) int {
-	raw, err := p.read(strconv.Itoa(pid)+"/status", 4<<10)
-	if err != nil {
-		return 0
-	}
-	parent, _ := strconv.Atoi(field(raw, "PPid"))
-	return parent
-}
-
 // initPID is the first process. A security module may forbid to examine it; it is in the
 // host's mount namespace and serves no volume.
 const initPID = 1

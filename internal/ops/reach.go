@@ -19,49 +19,37 @@ type ReachQuery struct {
 	Namespace string
 }
 
-// reach connects, and hangs up when the process ends.
-func reach(q ReachQuery) (struct{}, error) {
+// reach connects, and hangs up when the process ends. Only an errno of connect(2) tells of the address: no
+// other one is wrapped.
+func reach(q ReachQuery) (none struct{}, _ error) {
 	if q.Namespace != "" {
 		runtime.LockOSThread() // for good
-		if err := enterNetwork(q.Namespace); err != nil {
-			// An errno would tell of the address.
-			return struct{}{}, fmt.Errorf("enter the network namespace %s: %v", q.Namespace, err) //nolint:errorlint // see above
+		namespace, err := os.Open(q.Namespace)
+		if err == nil {
+			defer namespace.Close()
+			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
+		}
+		if err != nil {
+			return none, fmt.Errorf("enter the network namespace %s: %v", q.Namespace, err) //nolint:errorlint // see above
 		}
 	}
-	return struct{}{}, connect(q)
-}
-
-func enterNetwork(namespace string) error {
-	f, err := os.Open(namespace)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-}
-
-func connect(q ReachQuery) error {
-	family := unix.AF_INET6
+	family, to := unix.AF_INET, unix.Sockaddr(nil)
 	if len(q.IP) == 4 {
-		family = unix.AF_INET
+		to = &unix.SockaddrInet4{Addr: [4]byte(q.IP), Port: q.Port}
+	} else {
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte(q.IP), Port: q.Port}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("socket: %v", err) //nolint:errorlint // the errno is not the address's
+		return none, fmt.Errorf("socket: %v", err) //nolint:errorlint // see above
 	}
 	defer unix.Close(fd)
-	var to unix.Sockaddr
-	if family == unix.AF_INET {
-		to = &unix.SockaddrInet4{Addr: [4]byte(q.IP), Port: q.Port}
-	} else {
-		to = &unix.SockaddrInet6{Addr: [16]byte(q.IP), Port: q.Port}
-	}
 	// connect(2) goes on when a signal interrupts it.
 	for err = unix.Connect(fd, to); errors.Is(err, unix.EINTR) || errors.Is(err, unix.EALREADY); {
 		err = unix.Connect(fd, to)
 	}
 	if err != nil && !errors.Is(err, unix.EISCONN) {
-		return fmt.Errorf("connect: %w", err)
+		return none, fmt.Errorf("connect: %w", err)
 	}
-	return nil
+	return none, nil
 }

@@ -22,7 +22,8 @@ func (s *scan) otherProcesses() ([]int, error) {
 	self, parent := 0, 0 // the worker and its server, as procfs numbers them
 	if link, err := s.proc.readlink("self"); err == nil {
 		self, _ = strconv.Atoi(link)
-		parent = s.proc.parentOf(self)
+		status, _ := s.proc.read(link+"/status", 4<<10)
+		parent, _ = strconv.Atoi(field(status, "PPid"))
 	}
 	pids, err := s.proc.pids()
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == self || pid == parent }), err

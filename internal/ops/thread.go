@@ -115,7 +115,7 @@ func (t thread) entry(r facts.Ref) (found facts.Mount, _ error) {
 func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 	var err error
 	if r.ID != 0 {
-		status, statErr := status(r.ID, mount.Basic)
+		status, statErr := status(r.ID)
 		if statErr == nil {
 			return status.Parent(), nil
 		}
@@ -132,9 +132,9 @@ func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 }
 
 // status asks the kernel about a mount of the thread's namespace (Linux 6.8).
-func status(id uint64, want mount.Fields) (mount.Status, error) {
-	st, err := mount.Stat(mount.Own, id, want)
-	if err == nil && st.Told&want != want {
+func status(id uint64) (mount.Status, error) {
+	st, err := mount.Stat(mount.Own, id, mount.Basic)
+	if err == nil && st.Told&mount.Basic == 0 {
 		err = fmt.Errorf("statmount: %w", unix.ENOSYS)
 	}
 	return st, err
@@ -146,17 +146,4 @@ func carriesNone(id uint64) bool {
 	var first [1]uint64
 	n, err := mount.List(mount.Own, id, 0, first[:])
 	return err == nil && n == 0
-}
-
-// mountedIn returns the mounts on r, wherever in it, but not those on them.
-func (t thread) mountedIn(r facts.Ref) (found []facts.Mount, err error) {
-	if r.ID != 0 && carriesNone(r.ID) {
-		return nil, nil
-	}
-	err = t.visit(func(m facts.Mount) {
-		if m.OldParent == r.OldID && m.OldID != r.OldID {
-			found = append(found, m)
-		}
-	})
-	return found, err
 }
