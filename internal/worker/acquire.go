@@ -101,7 +101,20 @@ func (p *Pool) start(ctx context.Context) (*process, error) {
 	}
 	select {
 	case l := <-done:
-		return p.welcome(ctx, l.w, l.err)
+		if l.err != nil {
+			<-p.slots
+			return nil, l.err
+		}
+		p.started.Add(1)
+		err := l.w.greet(ctx, p.cfg)
+		if err == nil {
+			return l.w, nil
+		}
+		p.end(l.w)
+		if errors.Is(err, ErrTimeout) {
+			err = ErrNoWorker
+		}
+		return nil, err
 	case <-ctx.Done():
 	}
 	// The process starts late, and the caller has left: end it then.
@@ -113,22 +126,4 @@ func (p *Pool) start(ctx context.Context) (*process, error) {
 		}
 	}()
 	return nil, ErrNoWorker
-}
-
-// welcome waits until a new worker is ready.
-func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, error) {
-	if err != nil {
-		<-p.slots
-		return nil, err
-	}
-	p.started.Add(1)
-	err = w.greet(ctx, p.cfg)
-	if err == nil {
-		return w, nil
-	}
-	p.end(w)
-	if errors.Is(err, ErrTimeout) {
-		err = ErrNoWorker
-	}
-	return nil, err
 }

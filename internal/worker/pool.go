@@ -83,15 +83,13 @@ func NewPool(cfg Config) (*Pool, error) {
 		fork:   make(chan func()),
 		closed: make(chan struct{}),
 	}
-	p.owned.Add(1)
-	go p.forker()
+	p.owned.Go(p.forker)
 	return p, nil
 }
 
 // forker runs launches on one thread for as long as the pool lives, because a
 // worker dies with the thread that forked it.
 func (p *Pool) forker() {
-	defer p.owned.Done()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for {
@@ -244,12 +242,6 @@ func (p *Pool) fail(w *process, err error) error {
 
 // release makes a worker idle.
 func (p *Pool) release(w *process) {
-	select {
-	case <-p.closed:
-		p.dismiss(w)
-		return
-	default:
-	}
 	select {
 	case p.idle <- w:
 	default:

@@ -63,32 +63,19 @@ func launch(cfg Config) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Binary, err)
 	}
-	p, err := adopt(pidfd, ours)
+	var conn net.Conn
+	if err = unix.SetNonblock(pidfd, true); err == nil {
+		conn, err = net.FileConn(ours)
+	}
 	if err != nil {
 		// It has done nothing yet, so it ends at once.
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		_, waitErr := syscall.Wait4(pid, nil, 0, nil)
-		return nil, errors.Join(err, waitErr)
+		_ = unix.Close(pidfd)
+		return nil, fmt.Errorf("begin to talk to a worker (Linux 5.4 or newer is needed): %w", errors.Join(err, waitErr))
 	}
-	p.pid = pid
-	p.out = bufio.NewWriter(p.conn)
-	p.enc, p.dec = gob.NewEncoder(p.out), gob.NewDecoder(bufio.NewReader(p.conn))
-	return p, nil
-}
-
-// adopt makes the server's side of a new process.
-func adopt(pidfd int, socket *os.File) (*process, error) {
-	if pidfd < 0 {
-		return nil, errors.New("the kernel has no pidfd (Linux 5.4 or newer is needed)")
-	}
-	if err := unix.SetNonblock(pidfd, true); err != nil {
-		return nil, errors.Join(err, unix.Close(pidfd))
-	}
-	conn, err := net.FileConn(socket)
-	if err != nil {
-		return nil, errors.Join(err, unix.Close(pidfd))
-	}
-	p := &process{pidfd: os.NewFile(uintptr(pidfd), "pidfd"), conn: conn}
+	p := &process{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), conn: conn, out: bufio.NewWriter(conn)}
+	p.enc, p.dec = gob.NewEncoder(p.out), gob.NewDecoder(bufio.NewReader(conn))
 	if raw, err := conn.(*net.UnixConn).SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { p.fd = int32(fd) })
 	}
