@@ -59,9 +59,6 @@ type Status struct {
 	Told Fields
 }
 
-// Parent returns what names the mount that it is mounted on.
-func (s Status) Parent() facts.Ref { return facts.Ref{ID: s.ParentID, OldID: s.OldParent} }
-
 // reply is struct statmount up to the fields in use; the strings start at stringsAt.
 type reply struct {
 	Size           uint32

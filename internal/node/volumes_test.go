@@ -60,7 +60,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	var unlisted *facts.UnlistedError
-	wantErr := "cannot read what kubelet has at " + pod("1", "pv-directory") + ": vol_data.json: invalid argument, and at 1 more path"
+	wantErr := "cannot read what kubelet has at " + pod("1", "pv-directory") + ": vol_data.json: invalid argument, and at 1 more"
 	if !errors.As(err, &unlisted) || err.Error() != wantErr || !unlisted.Hides(pod("1", "pv-torn")) || unlisted.Hides(pod("1", "pv-starting")) {
 		t.Errorf("got %v", err)
 	}

@@ -117,7 +117,7 @@ func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 	if r.ID != 0 {
 		status, statErr := status(r.ID)
 		if statErr == nil {
-			return status.Parent(), nil
+			return facts.Ref{ID: status.ParentID, OldID: status.OldParent}, nil
 		}
 		err = statErr
 	}

@@ -70,16 +70,13 @@ func (a Attr) String() string {
 // their own: they are what is left without relatime and noatime.
 func ParseAttr(options string) Attr {
 	a := AttrStrictAtime
-	for word, rest := "", options; rest != ""; {
-		word, rest, _ = strings.Cut(rest, ",")
+	for word := range strings.SplitSeq(options, ",") {
 		if word == "relatime" || word == "noatime" {
 			a &^= AttrStrictAtime
 		}
-		if len(word) > 2 || word == "ro" { // "rw" names no attribute
-			for _, n := range attrNames {
-				if n.name == word {
-					a |= n.attr
-				}
+		for _, n := range attrNames {
+			if n.name == word {
+				a |= n.attr
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -101,12 +102,7 @@ func (m Mount) Same(o Mount) bool {
 // HasSuperOption reports whether the filesystem shows the option, with or without a
 // value.
 func (m Mount) HasSuperOption(name string) bool {
-	for _, o := range m.SuperOptions {
-		if o == name || strings.HasPrefix(o, name+"=") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.SuperOptions, func(o string) bool { return o == name || strings.HasPrefix(o, name+"=") })
 }
 
 // MayBeNode reports whether the mount may show a device node: those share the

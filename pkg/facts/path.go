@@ -1,8 +1,6 @@
 package facts
 
-import (
-	"syscall"
-)
+import "syscall"
 
 // PathFacts are what a walk to a path met.
 type PathFacts struct {

@@ -31,11 +31,8 @@ type UnlistedError struct {
 // Error implements error.
 func (e *UnlistedError) Error() string {
 	text := fmt.Sprintf("cannot read what kubelet has at %s: %s", e.Paths[0], e.Why)
-	switch more := len(e.Paths) - 1; {
-	case more == 1:
-		text += ", and at 1 more path"
-	case more > 1:
-		text += fmt.Sprintf(", and at %d more paths", more)
+	if more := len(e.Paths) - 1; more > 0 {
+		text += fmt.Sprintf(", and at %d more", more)
 	}
 	return text
 }

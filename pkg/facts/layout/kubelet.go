@@ -106,7 +106,7 @@ func (k Kubelet) Layout(p string) Path {
 		return Path{}
 	}
 	rel = rel[1:]
-	part := strings.SplitN(rel, "/", maxLayoutParts)
+	part := strings.Split(rel, "/")
 	switch {
 	case len(part) == 6 && part[0] == "pods" && part[2]+"/"+part[3] == podVolumes && part[5] == "mount":
 		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
@@ -119,7 +119,7 @@ func (k Kubelet) Layout(p string) Path {
 	if !beneath {
 		return Path{}
 	}
-	part = strings.SplitN(rel, "/", maxLayoutParts)
+	part = strings.Split(rel, "/")
 	switch {
 	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
 		return Path{Kind: Block, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
@@ -131,9 +131,6 @@ func (k Kubelet) Layout(p string) Path {
 	}
 	return Path{}
 }
-
-// maxLayoutParts is more than any layout has.
-const maxLayoutParts = 8
 
 func (k Kubelet) blockVolData(pv string) string {
 	return path.Join(k.Root, csiPlugins, "volumeDevices", pv, "data/vol_data.json")
