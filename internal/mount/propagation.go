@@ -54,49 +54,38 @@ func UnmountedWith(all []facts.Mount, m facts.Ref, below string) []facts.Mount {
 	return found
 }
 
-// Copies says which mounts are copies of one that was just placed: what the kernel put
-// at the same directory of a mount that shares the events of the parent mount. A mount
-// that another process bound from the placed one, such as that of a container that
-// started meanwhile, is in the same peer group but is none.
-type Copies struct {
-	of int // the placed mount
-	// own are the peer groups of the placed mount and of those that follow it,
-	// parents the same for its parent mount.
-	own, parents groups
-	// at is the mount point as a directory of the parent's filesystem.
-	at string
-}
-
-// CopiesOf describes the copies of a mount; all holds the mounts of all mount
-// namespaces. It is false when the mount or its parent is not among them.
-func CopiesOf(all []facts.Mount, m, parent facts.Ref) (Copies, bool) {
+// CopiesOf returns what finds, in the mount table of one namespace, the copies of a mount that
+// was just placed: what the kernel put at the same directory of a mount that shares the events
+// of the parent mount. There are none where the mount or its parent is in no peer group. A mount
+// that another process bound from the placed one, such as that of a container that started
+// meanwhile, is in the same peer group but is none.
+//
+// all holds the mounts of all mount namespaces. It is false when the mount or its parent is not
+// among them.
+func CopiesOf(all []facts.Mount, m, parent facts.Ref) (among func(table []facts.Mount) []facts.Mount, _ bool) {
 	ours, found := find(all, m)
 	below, foundBelow := find(all, parent)
 	if !found || !foundBelow {
-		return Copies{}, false
+		return nil, false
 	}
-	c := Copies{of: m.OldID, at: onFilesystem(below, ours.Path)}
-	if group, parents := ours.Propagation.Shared, below.Propagation.Shared; group != 0 && parents != 0 {
-		c.own, c.parents = followers(all, group), followers(all, parents)
+	var own, parents groups // each with those that follow it
+	if ours.Propagation.Shared != 0 && below.Propagation.Shared != 0 {
+		own, parents = followers(all, ours.Propagation.Shared), followers(all, below.Propagation.Shared)
 	}
-	return c, true
-}
-
-// Among returns the copies in the mount table of one namespace: none where the mount or its
-// parent is in no peer group.
-func (c Copies) Among(table []facts.Mount) []facts.Mount {
-	byID := make(map[int]facts.Mount, len(table))
-	for _, m := range table {
-		byID[m.OldID] = m
-	}
-	var found []facts.Mount
-	for _, m := range table {
-		below, known := byID[m.OldParent]
-		if m.OldID != c.of && known && c.own.reach(m) && c.parents.reach(below) && onFilesystem(below, m.Path) == c.at {
-			found = append(found, m)
+	at := onFilesystem(below, ours.Path)
+	return func(table []facts.Mount) (copies []facts.Mount) {
+		byID := make(map[int]facts.Mount, len(table))
+		for _, e := range table {
+			byID[e.OldID] = e
 		}
-	}
-	return found
+		for _, e := range table {
+			on, known := byID[e.OldParent]
+			if e.OldID != m.OldID && known && own.reach(e) && parents.reach(on) && onFilesystem(on, e.Path) == at {
+				copies = append(copies, e)
+			}
+		}
+		return copies
+	}, true
 }
 
 // onFilesystem returns a path beneath a mount as a path of the mounted filesystem.

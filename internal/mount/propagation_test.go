@@ -43,12 +43,12 @@ func TestUnmountedWith(t *testing.T) {
 
 func TestCopiesOf(t *testing.T) {
 	all := ofNamespace(t)
-	copies, found := CopiesOf(all, facts.Ref{OldID: 2}, facts.Ref{OldID: 1})
-	if got := ids(copies.Among(all)); !found || !slices.Equal(got, []int{12}) {
+	among, found := CopiesOf(all, facts.Ref{OldID: 2}, facts.Ref{OldID: 1})
+	if got := ids(among(all)); !found || !slices.Equal(got, []int{12}) {
 		t.Errorf("copies %v, %v", got, found)
 	}
-	if private, found := CopiesOf(all, facts.Ref{OldID: 30}, facts.Ref{OldID: 1}); !found || len(private.Among(all)) != 0 {
-		t.Errorf("of a private mount: %+v, %v", private, found)
+	if ofPrivate, found := CopiesOf(all, facts.Ref{OldID: 30}, facts.Ref{OldID: 1}); !found || len(ofPrivate(all)) != 0 {
+		t.Errorf("of a private mount: %v", found)
 	}
 	for _, pair := range [][2]int{{99, 1}, {2, 99}} {
 		if _, found := CopiesOf(all, facts.Ref{OldID: pair[0]}, facts.Ref{OldID: pair[1]}); found {

@@ -66,9 +66,9 @@ func (s *scan) daemons(pids []int, q ProcessesQuery) (a ProcessesAnswer, err err
 func (s *scan) fewestFirst(pids []int) []int {
 	descriptors := make(map[int]int64, len(pids))
 	each(s, pids, func(pid int) (st unix.Stat_t) {
-		if dir, err := s.proc.livingThread(strconv.Itoa(pid)); err == nil {
-			_ = unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // fails if it has ended
-		}
+		_ = s.proc.inThread(pid, func(dir string) error { // fails if it has ended
+			return unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW)
+		})
 		return st
 	}, func(pid int, st unix.Stat_t, _ bool) { descriptors[pid] = st.Size })
 	sorted := slices.Clone(pids) // a goroutine that each left behind may still read pids

@@ -103,6 +103,9 @@ func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []names
 	defer dir.Close()
 	w := &namespaceWalk{keep: keep, proc: proc, host: host, home: home, thread: thread{dir}, seen: map[uint64]bool{}}
 	defer func() {
+		if back := mount.Enter(home); back != nil {
+			err = errors.Join(err, fmt.Errorf("come back: %w", back))
+		}
 		if err != nil {
 			closeAll(found)
 			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", operation.ErrRefused, err)
@@ -117,12 +120,12 @@ func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []names
 		switch {
 		case err != nil && (gone(err) || pid == initPID):
 		case err != nil:
-			return found, errors.Join(fmt.Errorf("process %d: %w", pid, err), w.back())
+			return found, fmt.Errorf("process %d: %w", pid, err)
 		case ns.file != nil:
 			found = append(found, ns)
 		}
 	}
-	return found, w.back()
+	return found, nil
 }
 
 // namespaceWalk enters mount namespaces with the calling thread.
@@ -136,14 +139,6 @@ type namespaceWalk struct {
 	// another owner; count the mounts that were read.
 	seen  map[uint64]bool
 	count int
-}
-
-// back brings the thread back to the namespace in which it began.
-func (w *namespaceWalk) back() error {
-	if err := mount.Enter(w.home); err != nil {
-		return fmt.Errorf("come back: %w", err)
-	}
-	return nil
 }
 
 // read opens the namespace of a process. The result is empty if that namespace was read before,

@@ -123,15 +123,12 @@ func (p procfs) inThread(pid int, read func(dir string) error) error {
 	return errUnplaced
 }
 
-// livingThread returns the directory of a living thread of a process. A thread that is listed
+// livingThread returns the directory of a living thread of a process whose first one has ended. A thread that is listed
 // and has no mount namespace has ended: the kernel closes a thread's files before it takes the
 // namespace (do_exit), and the thread may stay listed, as until it is reaped. The process itself
 // has ended when a list has no thread that was not in an earlier one: a living thread may have
 // been started by one that ended since the earlier list.
 func (p procfs) livingThread(process string) (dir string, err error) {
-	if p.lives(process) {
-		return process, nil
-	}
 	listed := map[string]bool{}
 	for range threadTries {
 		threads, err := p.list(process + "/task")

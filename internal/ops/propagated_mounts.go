@@ -80,7 +80,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 	if err != nil {
 		return err
 	}
-	wanted, found := mount.CopiesOf(tablesOf(namespaces), m, parentMount)
+	among, found := mount.CopiesOf(tablesOf(namespaces), m, parentMount)
 	if !found {
 		closeAll(namespaces)
 		return refuse("%s is no longer in the mount table", m)
@@ -92,7 +92,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 	}
 	defer dir.Close()
 	for _, ns := range namespaces {
-		copies := wanted.Among(ns.table)
+		copies := among(ns.table)
 		if len(copies) == 0 {
 			_ = ns.file.Close()
 			continue
