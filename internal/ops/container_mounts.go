@@ -46,11 +46,7 @@ var errTooManyMounts = fmt.Errorf("more mounts than are read: %d in one mount na
 
 // containerMounts returns an answer for each container.
 func containerMounts(q MountsQuery) ([]MountsOf, error) {
-	host, err := mount.OwnOwner()
-	if err != nil {
-		return nil, err
-	}
-	proc, err := openProcfs()
+	proc, host, err := openProcfs()
 	if err != nil {
 		return nil, err
 	}

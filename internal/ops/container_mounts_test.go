@@ -171,9 +171,7 @@ func isMountPoint(t *testing.T, path string) bool {
 
 // What decides whether a namespace may be entered is who made it, as the kernel tells.
 func TestOwnerOfTheNamespaceOfAProcess(t *testing.T) {
-	host, err := mount.OwnOwner()
-	must(t, err)
-	proc, err := openProcfs()
+	proc, host, err := openProcfs()
 	must(t, err)
 	defer proc.close()
 	o := owners{host: host, known: map[uint64]bool{}}

@@ -37,7 +37,7 @@ func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 	if c.pidfd, err = unix.PidfdOpen(t.PID, 0); err != nil {
 		return nil, ended(t.PID)
 	}
-	proc, err := openProcfs()
+	proc, host, err := openProcfs()
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +52,6 @@ func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 	c.mounts = os.NewFile(uintptr(fd), "mnt")
 	if !mount.IsInode(int(c.mounts.Fd()), t.Namespace) {
 		return nil, ended(t.PID) // the container's process; another one has its number
-	}
-	host, err := mount.OwnOwner()
-	if err != nil {
-		return nil, err
 	}
 	owned, err := host.Owns(int(c.mounts.Fd()))
 	if err != nil {

@@ -76,7 +76,7 @@ func withoutFirstThread(t *testing.T, unshare uintptr, root string, open *os.Fil
 }
 
 func TestFirstThreadEnded(t *testing.T) {
-	proc, err := openProcfs()
+	proc, _, err := openProcfs()
 	must(t, err)
 	defer proc.close()
 	pid := withoutFirstThread(t, 0, "/", nil)
@@ -205,7 +205,7 @@ func TestFewestFirstWithoutFirstThread(t *testing.T) {
 	if st.Size == 0 {
 		t.Skip("this kernel does not tell how many descriptors a process has")
 	}
-	proc, err := openProcfs()
+	proc, _, err := openProcfs()
 	must(t, err)
 	defer proc.close()
 	pid, ended := withoutFirstThread(t, 0, "/", nil), 1<<22+1
@@ -287,7 +287,7 @@ func TestNamespaceOfAProcessThatHides(t *testing.T) {
 }
 
 func namespaceThrough(pid int) (inode uint64, err error) {
-	proc, err := openProcfs()
+	proc, _, err := openProcfs()
 	if err != nil {
 		return 0, err
 	}

@@ -34,7 +34,7 @@ var errWalkCut = errors.New("not all processes could be looked at in time")
 
 // mounting names the processes.
 func mounting(q MountingQuery) (found []facts.FUSEDaemon, err error) {
-	proc, err := openProcfs()
+	proc, _, err := openProcfs()
 	if err != nil {
 		return nil, err
 	}

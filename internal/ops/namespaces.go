@@ -82,11 +82,7 @@ func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
 // process ends at that process's root directory, which the process chooses.
 func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []namespace, err error) {
 	runtime.LockOSThread() // for good: mount.Enter gives the thread a root directory of its own
-	host, err := mount.OwnOwner()
-	if err != nil {
-		return nil, err
-	}
-	proc, err := openProcfs()
+	proc, host, err := openProcfs()
 	if err != nil {
 		return nil, err
 	}

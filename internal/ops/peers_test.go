@@ -124,7 +124,7 @@ func TestPeersInAnotherNetwork(t *testing.T) {
 
 func peerScan(t *testing.T) *scan {
 	t.Helper()
-	proc, err := openProcfs()
+	proc, _, err := openProcfs()
 	must(t, err)
 	t.Cleanup(proc.close)
 	return &scan{proc: proc, end: time.Now().Add(time.Hour)}

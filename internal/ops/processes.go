@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -71,11 +70,7 @@ func processesNicely(q ProcessesQuery) (ProcessesAnswer, error) {
 // itself waits for: cmdline, environ and maps take its mmap_lock (proc_pid_cmdline(5)),
 // cgroup, comm, stat and the links do not.
 func processes(q ProcessesQuery) (ProcessesAnswer, error) {
-	host, err := mount.OwnOwner()
-	if err != nil {
-		return ProcessesAnswer{}, err
-	}
-	proc, err := openProcfs()
+	proc, host, err := openProcfs()
 	if err != nil {
 		return ProcessesAnswer{}, err
 	}

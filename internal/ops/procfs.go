@@ -16,12 +16,16 @@ import (
 // procfs is a descriptor of the directory /proc.
 type procfs int
 
-func openProcfs() (procfs, error) {
+// openProcfs also returns the owner of the host's mount namespace, which the calling thread is in.
+func openProcfs() (p procfs, host mount.Owner, err error) {
+	if host, err = mount.OwnOwner(); err != nil {
+		return -1, host, err
+	}
 	fd, err := openDir("/proc")
 	if err != nil {
-		return -1, fmt.Errorf("procfs: %w", err)
+		return -1, host, fmt.Errorf("procfs: %w", err)
 	}
-	return procfs(fd), nil
+	return procfs(fd), host, nil
 }
 
 func (p procfs) close() { _ = unix.Close(int(p)) }
