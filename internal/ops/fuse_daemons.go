@@ -154,17 +154,11 @@ func (s *scan) connectionAt(dir, fd string, found *connections) error {
 	if !path.IsAbs(link) {
 		return nil
 	}
-	info, err := s.proc.open(dir + "/fdinfo/" + fd)
+	raw, err := s.proc.read(dir+"/fdinfo/"+fd, 512)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(info)
-	raw := make([]byte, 512) // the kernel tells all of it at once
-	n, err := retryEINTR(func() (int, error) { return unix.Read(info, raw) })
-	if err != nil {
-		return err
-	}
-	connection, told := connectionIn(raw[:n])
+	connection, told := connectionIn(raw)
 	switch {
 	case told && !slices.Contains(found.told, connection): // a daemon may have it open once for each of its threads
 		found.told = append(found.told, connection)

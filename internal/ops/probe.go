@@ -203,17 +203,12 @@ func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
 		a.devices = btrfsDevices(fd)
 	}
 	if q.Thawed {
-		a.askToWrite(fd)
+		// The right to write is asked for and not used: the attribute is in no namespace
+		// that the filesystem has a handler for, so the kernel answers EOPNOTSUPP without
+		// calling the filesystem (vfs_removexattr in fs/xattr.c, Linux 6.18). No errno but
+		// EROFS tells anything: an immutable root gives EPERM, for example.
+		start := time.Now()
+		err := unix.Fremovexattr(fd, "x.y")
+		a.ReadOnly, a.waited = errnoOf(err) == unix.EROFS, time.Since(start)
 	}
-}
-
-// askToWrite asks for the right to write and does not use it: the attribute is
-// in no namespace that the filesystem has a handler for, so the kernel answers
-// EOPNOTSUPP without calling the filesystem (vfs_removexattr in fs/xattr.c,
-// Linux 6.18). No errno but EROFS tells anything: an immutable root gives EPERM, for
-// example.
-func (a *ProbeAnswer) askToWrite(fd int) {
-	start := time.Now()
-	err := unix.Fremovexattr(fd, "x.y")
-	a.ReadOnly, a.waited = errnoOf(err) == unix.EROFS, time.Since(start)
 }

@@ -47,7 +47,7 @@ func (p procfs) pids() ([]int, error) {
 	return pids, nil
 }
 
-// read returns a file of procfs up to limit bytes.
+// read returns up to limit bytes of a file of a process, which the kernel tells all at once.
 func (p procfs) read(name string, limit int) ([]byte, error) {
 	f, err := p.open(name)
 	if err != nil {
@@ -55,15 +55,8 @@ func (p procfs) read(name string, limit int) ([]byte, error) {
 	}
 	defer unix.Close(f)
 	buf := make([]byte, limit)
-	for n := 0; ; {
-		got, err := retryEINTR(func() (int, error) { return unix.Read(f, buf[n:]) })
-		if err != nil {
-			return nil, err
-		}
-		if n += got; got == 0 || n == limit {
-			return buf[:n], nil
-		}
-	}
+	n, err := retryEINTR(func() (int, error) { return unix.Read(f, buf) })
+	return buf[:max(n, 0)], err
 }
 
 func (p procfs) open(name string) (int, error) {

@@ -139,11 +139,3 @@ func status(id uint64) (mount.Status, error) {
 	}
 	return st, err
 }
-
-// carriesNone reports whether nothing is mounted on or inside a mount of the thread's namespace
-// (listmount(2), Linux 6.8). It is false where that cannot be told.
-func carriesNone(id uint64) bool {
-	var first [1]uint64
-	n, err := mount.List(mount.Own, id, 0, first[:])
-	return err == nil && n == 0
-}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -95,8 +96,11 @@ func (h targetHandle) checkUncovered(m, ours facts.Ref) error {
 	if _, err := h.thread.parentOf(m); err != nil {
 		return err
 	}
-	if m.ID != 0 && carriesNone(m.ID) {
-		return nil
+	if m.ID != 0 { // listmount(2), Linux 6.8
+		var first [1]uint64
+		if n, err := mount.List(mount.Own, m.ID, 0, first[:]); err == nil && n == 0 {
+			return nil
+		}
 	}
 	on := map[int][]facts.Mount{}
 	err := h.thread.visit(func(e facts.Mount) {
