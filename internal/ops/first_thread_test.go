@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -274,7 +275,7 @@ func TestNamespaceOfAProcessThatHides(t *testing.T) {
 	})
 	must(t, err)
 	defer closeAll(namespaces)
-	at := slices.IndexFunc(namespaces, func(ns namespace) bool { return ns.inode == inode })
+	at := slices.IndexFunc(namespaces, func(ns namespace) bool { return mount.IsInode(int(ns.file.Fd()), inode) })
 	if at < 0 || len(namespaces[at].table) != 1 {
 		t.Fatalf("namespace %d of process %d is not among %+v", inode, pid, namespaces)
 	}

@@ -18,8 +18,7 @@ import (
 // namespace is a mount namespace whose owning user namespace is the host's, with a part of its
 // mount table.
 type namespace struct {
-	file  *os.File
-	inode uint64
+	file *os.File
 	// home is true for the one that the thread began in: the host's.
 	home  bool
 	table []facts.Mount
@@ -174,7 +173,7 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 	if table = w.keep(table); len(table) == 0 {
 		return ns, nil
 	}
-	ns = namespace{file: file, inode: st.Ino, home: mount.IsInode(int(w.home.Fd()), st.Ino), table: table, pid: pid}
+	ns = namespace{file: file, home: mount.IsInode(int(w.home.Fd()), st.Ino), table: table, pid: pid}
 	// Without its text the namespace counts as that of no pod.
 	_ = w.proc.inThread(pid, func(dir string) error {
 		cgroup, err := w.proc.read(dir+"/cgroup", 8<<10)

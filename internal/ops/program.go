@@ -41,7 +41,15 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	if q.OnHost {
 		err = program.Start()
 	} else {
-		elsewhere(func() { err = program.Start() })
+		// On a thread that has not entered the host's mount namespace, and that stays: the kernel kills
+		// the program when the thread that started it ends.
+		started := make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			started <- program.Start()
+			select {}
+		}()
+		err = <-started
 	}
 	if err != nil {
 		return a, fmt.Errorf("start %s: %w", q.Path, err)
@@ -85,17 +93,4 @@ func (o *firstOutput) Write(text []byte) (int, error) {
 	kept := text[:min(len(text), o.limit-len(o.text))]
 	o.text, o.cut = append(o.text, kept...), o.cut || len(kept) < len(text)
 	return len(text), nil
-}
-
-// elsewhere runs start on a thread that has not entered the host's mount namespace, and
-// keeps that thread: the kernel kills the program when the thread that started it ends.
-func elsewhere(start func()) {
-	started := make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		start()
-		close(started)
-		select {}
-	}()
-	<-started
 }

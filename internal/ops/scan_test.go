@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -154,7 +155,7 @@ func TestMountsInAnotherMountNamespace(t *testing.T) {
 		})
 		must(t, err)
 		defer closeAll(namespaces)
-		at := slices.IndexFunc(namespaces, func(ns namespace) bool { return ns.inode == namespaceOf(t, pid) })
+		at := slices.IndexFunc(namespaces, func(ns namespace) bool { return mount.IsInode(int(ns.file.Fd()), namespaceOf(t, pid)) })
 		if at < 0 || namespaces[at].pid != pid || namespaces[at].table[0].Path != v.path {
 			t.Errorf("%s: %+v", way, namespaces)
 		}
