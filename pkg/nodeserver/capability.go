@@ -18,11 +18,14 @@ const (
 	fieldMountFlags = "volume_capability.mount.mount_flags"
 )
 
-const maxFlagBytes = 4096
+const (
+	maxFSTypeBytes = 64
+	maxFlagBytes   = 4096
+)
 
 // plainName begins with a letter or digit, so that no program takes a type for an option or a
 // path.
-var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
 
 // capability checks a CSI capability and returns what matters for health. Mount flags
 // may hold credentials (CSI spec, VolumeCapability), so they are no part of an error.
@@ -57,8 +60,9 @@ func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 }
 
 func mountVolume(m *csi.VolumeCapability_MountVolume) error {
-	if fs := m.GetFsType(); fs != "" && !plainName.MatchString(fs) {
-		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most 64 in all, got %s", quoted(fs))
+	if fs := m.GetFsType(); fs != "" && (len(fs) > maxFSTypeBytes || !plainName.MatchString(fs)) {
+		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most %d in all, got %s",
+			maxFSTypeBytes, quoted(fs))
 	}
 	size := 0
 	for _, flag := range m.GetMountFlags() {

@@ -98,7 +98,7 @@ func TestLimits(t *testing.T) {
 	req.VolumeId = strings.Repeat("i", maxVolumeIDBytes)
 	req.VolumePath, req.StagingTargetPath = long(maxPathBytes), long(maxPathBytes)
 	flags := strings.Split(strings.Repeat("f", maxFlagBytes), "")
-	req.VolumeCapability = mount(writer, strings.Repeat("x", 64), flags...)
+	req.VolumeCapability = mount(writer, strings.Repeat("x", maxFSTypeBytes), flags...)
 	req.Secrets, req.VolumeContext = map[string]string{}, map[string]string{}
 	for i := range maxMapBytes / 2 {
 		key := string([]byte{byte(i / 100 % 100), byte(i % 100)})
