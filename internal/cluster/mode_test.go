@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -241,6 +242,31 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 		_, err = gate.Enter(t.Context(), d, step)
 		expect(t, "before", err, "mode off")
 		expect(t, "a write", gate.Write(t.Context(), d.Case, step.MountPoint, true), "mode off")
+	})
+}
+
+// TestKillSwitchWhileTheRestIsRead: what an informer brings counts although the settings were
+// read before it.
+func TestKillSwitchWhileTheRestIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		disk.settings(clustersettings.Mode, "heal")
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t, runs: os.Getpid()}
+		d, step := node.at(podMountPoint, false)
+		p, err := c.with(node).Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Leave(nil)
+		api.BreakFor(kubetest.ErrNoAnswer, "get", "persistentvolumes") // known, and waited for
+		go func() {
+			time.Sleep(requestTimeout / 2)
+			disk.settings(clustersettings.Mode, "off")
+		}()
+		expect(t, "a step", p.Revalidate(t.Context()), "mode off")
 	})
 }
 

@@ -151,3 +151,26 @@ func TestContainerDuringADenial(t *testing.T) {
 		})
 	}
 }
+
+// TestOutageOfUnwatchedSettings: what a step read of them may be of long ago, and they may say off
+// since.
+func TestOutageOfUnwatchedSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api).settings(clustersettings.Mode, "heal")
+		api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("no rule")), "list", "configmaps")
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t, runs: os.Getpid()}
+		gate := c.with(node)
+		d, step := node.at(podMountPoint, false)
+		p, err := gate.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Leave(nil)
+		api.Break(kubetest.ErrNoAnswer)
+		_, err = gate.Enter(t.Context(), d, step)
+		expect(t, "a step", err, "what the cluster wants is not known")
+	})
+}

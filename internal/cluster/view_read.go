@@ -26,9 +26,9 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 		return none
 	}
 	r := w.c.reader
+	i, watched := r.watched[k.Resource]
 	if !w.live {
 		before, until, known := last(r, k, namespace, name)
-		i, watched := r.watched[k.Resource]
 		if watched {
 			w.note(nil, i.listed())
 		}
@@ -47,6 +47,9 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 		return before
 	case known && isUnavailable(err):
 		w.note(err, nil)
+		if watched {
+			w.note(nil, i.listed()) // what a step read may be of days ago: the settings may say off since
+		}
 		return before
 	}
 	w.note(nil, err)
@@ -57,9 +60,7 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 // volume, and not only the mount point's own.
 func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		w.settings = w.c.settings.update(read(ctx, w, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap))
-	})
+	wg.Go(func() { w.c.settings.update(read(ctx, w, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap)) })
 	wg.Go(func() { w.node = read(ctx, w, nodeKind, "", w.c.cfg.NodeName) })
 	w.note(nil, w.c.pods.listed())
 	var own []*corev1.Pod
@@ -78,6 +79,7 @@ func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	w.pods = w.current(ctx, others...)
 	wg.Wait()
 	w.pods = append(w.pods, own...)
+	w.settings = w.c.currentSettings() // at the end: they may have changed while the rest was read
 	return w
 }
 
