@@ -171,9 +171,11 @@ func (c *Cluster) waitForSync(ctx context.Context) {
 	}
 }
 
-// ownNode returns what is known of this node's object; nil: nothing.
+// ownNode returns this node's object as the informer has it; nil while it is unknown, or after it
+// was deleted.
 func (c *Cluster) ownNode() *corev1.Node {
-	node, _, _ := last(c.reader, nodeKind, "", c.cfg.NodeName)
+	object, _, _ := c.node.GetIndexer().GetByKey(c.cfg.NodeName) //nolint:errcheck // a store has none
+	node, _ := object.(*corev1.Node)
 	return node
 }
 

@@ -71,3 +71,28 @@ func TestLoopBeforeTheSettings(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// The labels of a Node that was deleted have nothing heal by itself, although a step read it.
+func TestLoopOfADeletedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, node := kubetest.NewAPI(), kubetest.Node()
+		node.Labels = map[string]string{"canary": "true"}
+		api.Put(node, theSettings(map[string]string{clustersettings.Loop: `- {nodeSelector: {canary: "true"}, loop: heal}`}))
+		c, end := following(t, api)
+		defer end()
+		if err := c.Answers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Loop(LoopHeal); got != LoopHeal {
+			t.Errorf("before: %s", got)
+		}
+		api.Remove(node)
+		synctest.Wait()
+		if got := c.Loop(LoopHeal); got != LoopObserve {
+			t.Errorf("%s, want %s", got, LoopObserve)
+		}
+		if uid := c.nodeUID(); uid != "" {
+			t.Errorf("claims are annotated for the deleted node %s", uid)
+		}
+	})
+}
