@@ -85,6 +85,21 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// That kubelet's directories cannot be listed hides nothing that is mounted.
+func TestFindWithoutAListing(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	block := root + "/plugins/kubernetes.io/csi/volumeDevices/publish/pv-raw/uid"
+	laidOut(t, n, block, "d", "raw", true)
+	done(t, os.Symlink("elsewhere", n.Kubelet().Pods())) // which is refused
+	if got, err := n.Find(context.Background(), "d", "raw"); err != nil || got != block {
+		t.Errorf("got %q, %v, want %q", got, err, block)
+	}
+	if got, err := n.Find(context.Background(), "d", "unknown"); err == nil {
+		t.Errorf("not mounted: got %q", got)
+	}
+}
+
 // What is read in several calls is found as well.
 func TestFindAmongMany(t *testing.T) {
 	realKernel(t)

@@ -28,7 +28,11 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, unlisted, torn, err := n.volumes(ctx, table)
+	asks, unlisted, err := n.unmounted(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	found, torn, err := n.named(ctx, append(asks, n.mounted(table)...))
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +45,8 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 // name, so asking twice finds the same. No volume is touched, only kubelet's own files are
 // read, and nothing is taken from a file but which volume it names. Where nothing is staged
 // that costs one small file for each volume on the node, so callers that know a path name it.
+// Kubelet's directories are listed only for what is not mounted: that they cannot be listed hides no
+// mounted volume.
 func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) {
 	table, err := n.Topology()
 	if err != nil {
@@ -56,17 +62,17 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 			return m.Path, nil
 		}
 	}
-	all, unlisted, _, err := n.volumes(ctx, table)
+	at, err := n.find(ctx, n.mounted(table), driver, handle)
+	if at != "" || err != nil {
+		return at, err
+	}
+	lost, unlisted, err := n.unmounted(ctx, table)
 	if err != nil {
 		return "", err
 	}
-	slices.SortFunc(all, func(a, b facts.VolumePath) int { return strings.Compare(a.Path, b.Path) })
-	for _, mounted := range []bool{true, false} {
-		for _, v := range all {
-			if v.Mounted == mounted && v.DriverName == driver && v.VolumeHandle == handle {
-				return v.Path, nil
-			}
-		}
+	at, err = n.find(ctx, lost, driver, handle)
+	if at != "" || err != nil {
+		return at, err
 	}
 	s, err := n.inspectPaths(ctx, []PathQuery{{Path: base}}, false)
 	switch {
@@ -78,13 +84,20 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	return base, nil
 }
 
-// volumes returns the paths at which kubelet's files name a volume, the directories that could not be
-// listed, and the paths whose file could not be read.
-func (n *Node) volumes(ctx context.Context, table Table) (found []facts.VolumePath, unlisted, torn []ops.UnreadPath, err error) {
-	asks, unlisted, err := n.unmounted(ctx, table)
-	if err != nil {
-		return nil, nil, nil, err
+// find returns the first of the paths, by name, at which kubelet's files name the volume; empty for none.
+func (n *Node) find(ctx context.Context, asks []PathQuery, driver, handle string) (string, error) {
+	found, _, err := n.named(ctx, asks)
+	slices.SortFunc(found, func(a, b facts.VolumePath) int { return strings.Compare(a.Path, b.Path) })
+	for _, v := range found {
+		if v.DriverName == driver && v.VolumeHandle == handle {
+			return v.Path, nil
+		}
 	}
+	return "", err
+}
+
+// mounted returns what is mounted at kubelet's paths for volumes, each path once.
+func (n *Node) mounted(table Table) (asks []PathQuery) {
 	stacked := map[string]bool{}
 	for _, m := range n.volumeMounts(table) {
 		if !stacked[m.Path] {
@@ -92,10 +105,15 @@ func (n *Node) volumes(ctx context.Context, table Table) (found []facts.VolumePa
 		}
 		stacked[m.Path] = true
 	}
+	return asks
+}
+
+// named returns the paths at which kubelet's files name a volume, and those whose file could not be read.
+func (n *Node) named(ctx context.Context, asks []PathQuery) (found []facts.VolumePath, torn []ops.UnreadPath, err error) {
 	for some := range slices.Chunk(asks, maxAsked) {
 		in, err := n.inspectPaths(ctx, some, false)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 		for _, ask := range some {
 			info := in.Paths[ask.Path]
@@ -113,7 +131,7 @@ func (n *Node) volumes(ctx context.Context, table Table) (found []facts.VolumePa
 			found = append(found, p)
 		}
 	}
-	return found, unlisted, torn, nil
+	return found, torn, nil
 }
 
 // unread returns nil for none.
