@@ -70,11 +70,11 @@ func (o *observation) elsewhere(dev facts.Dev) (path string, found bool) {
 func (o *observation) hasSimilarVolume(pod string, now facts.Mount) bool {
 	kubelet := o.node.Kubelet()
 	return slices.ContainsFunc(o.table.Mounts(), func(h facts.Mount) bool {
-		l := kubelet.Layout(h.Path)
-		if l.Kind != layout.Pod || l.PodUID != pod {
-			return false
+		if h.FSType != now.FSType || h.Source != now.Source {
+			return false // which costs nothing: this is asked for each mount of each container
 		}
+		l := kubelet.Layout(h.Path)
 		_, own := o.c.MountPoint(h.Path)
-		return !own && h.FSType == now.FSType && h.Source == now.Source
+		return !own && l.Kind == layout.Pod && l.PodUID == pod
 	})
 }
