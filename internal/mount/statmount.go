@@ -2,7 +2,6 @@ package mount
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"unsafe"
@@ -157,7 +156,6 @@ func List(namespace, beneath, after uint64, ids []uint64) (int, error) {
 	req.Size = uint32(unsafe.Sizeof(req))
 	n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&req)),
 		uintptr(unsafe.Pointer(&ids[0])), uintptr(len(ids)), 0, 0, 0)
-	runtime.KeepAlive(&req)
 	if errno != 0 {
 		return 0, fmt.Errorf("listmount: %w", errno)
 	}

@@ -75,7 +75,7 @@ func (c *containerNamespace) close() {
 // alive fails once the container's process has ended: kubelet may unmount its volumes then.
 func (c *containerNamespace) alive() error {
 	poll := []unix.PollFd{{Fd: int32(c.pidfd), Events: unix.POLLIN}}
-	n, err := retryEINTR(func() (int, error) { return unix.Poll(poll, 0) })
+	n, err := mount.RetryEINTR(func() (int, error) { return unix.Poll(poll, 0) })
 	if err != nil || n != 0 {
 		return ended(c.pid)
 	}

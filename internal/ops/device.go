@@ -87,7 +87,7 @@ func readBlock(fd int) (string, syscall.Errno) {
 // readInto leaves nothing in the buffer: a worker that waits for work keeps nothing
 // of a volume.
 func readInto(fd int, buf []byte) (string, syscall.Errno) {
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
+	n, err := mount.RetryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	clear(buf)
 	switch {
 	case errnoOf(err) == unix.EINVAL:

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -102,7 +103,7 @@ func (f silentFUSE) aborted(t *testing.T) bool {
 	must(t, err)
 	defer unix.Close(device)
 	poll := []unix.PollFd{{Fd: int32(device)}}
-	_, err = retryEINTR(func() (int, error) { return unix.Poll(poll, 0) })
+	_, err = mount.RetryEINTR(func() (int, error) { return unix.Poll(poll, 0) })
 	must(t, err)
 	return poll[0].Revents&unix.POLLERR != 0
 }

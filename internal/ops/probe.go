@@ -108,7 +108,7 @@ func (q ProbeQuery) clone() (fd int, op string, err error) {
 	}
 	defer l.close()
 	if !q.Around {
-		fd, err = retryEINTR(func() (int, error) {
+		fd, err = mount.RetryEINTR(func() (int, error) {
 			return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
 				unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 		})
@@ -166,7 +166,7 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 }
 
 func statfs(fd int) (st unix.Statfs_t, err error) {
-	_, err = retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) })
+	_, err = mount.RetryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) })
 	return st, err
 }
 

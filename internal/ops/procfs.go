@@ -47,7 +47,8 @@ func (p procfs) pids() ([]int, error) {
 	return pids, nil
 }
 
-// read returns up to limit bytes of a file of a process, which the kernel tells all at once.
+// read returns up to limit bytes of a file of a process that the kernel tells all at once: of stat,
+// status, cgroup, cmdline and fdinfo, and not of maps or mountinfo, which have records.
 func (p procfs) read(name string, limit int) ([]byte, error) {
 	f, err := p.open(name)
 	if err != nil {
@@ -55,7 +56,7 @@ func (p procfs) read(name string, limit int) ([]byte, error) {
 	}
 	defer unix.Close(f)
 	buf := make([]byte, limit)
-	n, err := retryEINTR(func() (int, error) { return unix.Read(f, buf) })
+	n, err := mount.RetryEINTR(func() (int, error) { return unix.Read(f, buf) })
 	return buf[:max(n, 0)], err
 }
 
@@ -120,11 +121,11 @@ func (p procfs) inThread(pid int, read func(dir string) error) error {
 	return errUnplaced
 }
 
-// livingThread returns the directory of a living thread of a process whose first one has ended. A thread that is listed
-// and has no mount namespace has ended: the kernel closes a thread's files before it takes the
-// namespace (do_exit), and the thread may stay listed, as until it is reaped. The process itself
-// has ended when a list has no thread that was not in an earlier one: a living thread may have
-// been started by one that ended since the earlier list.
+// livingThread returns the directory of a living thread of a process whose first one has ended. A
+// thread that is listed and has no mount namespace has ended: the kernel closes a thread's files
+// before it takes the namespace (do_exit), and the thread may stay listed, as until it is reaped.
+// The process itself has ended when a list has no thread that was not in an earlier one: a living
+// thread may have been started by one that ended since the earlier list.
 func (p procfs) livingThread(process string) (dir string, err error) {
 	listed := map[string]bool{}
 	for range threadTries {

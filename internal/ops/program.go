@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -62,7 +63,7 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 		close(late)
 	})
 	// It is not reaped before its group was killed: until then the number is its own.
-	_, err = retryEINTR(func() (int, error) {
+	_, err = mount.RetryEINTR(func() (int, error) {
 		return 0, unix.Waitid(unix.P_PID, program.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 	})
 	if !timer.Stop() {

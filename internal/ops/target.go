@@ -43,8 +43,6 @@ func openDir(p string) (int, error) {
 	return mount.OpenOverNoLink(unix.AT_FDCWD, p, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-func retryEINTR(call func() (int, error)) (int, error) { return mount.RetryEINTR(call) }
-
 // top opens the topmost mount at the target, or the directory itself where nothing is mounted,
 // as a mere reference. It follows no link and asks no filesystem that is mounted there.
 func (h targetHandle) top() (int, facts.Ref, error) {

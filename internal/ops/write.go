@@ -52,7 +52,7 @@ func write(q WriteQuery) (w facts.Write, _ error) {
 	if q.Sync {
 		return syncRoot(clone), nil
 	}
-	fd, err := retryEINTR(func() (int, error) {
+	fd, err := mount.RetryEINTR(func() (int, error) {
 		return unix.Openat(clone, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
 	})
 	if err != nil {
@@ -60,11 +60,11 @@ func write(q WriteQuery) (w facts.Write, _ error) {
 		return facts.Write{Answer: a, Unable: slices.Contains(unable, a.Errno) || slices.Contains(full, a.Errno)}, ownShortage(err)
 	}
 	defer unix.Close(fd)
-	if _, err := retryEINTR(func() (int, error) { return unix.Write(fd, writeBlock) }); err != nil {
+	if _, err := mount.RetryEINTR(func() (int, error) { return unix.Write(fd, writeBlock) }); err != nil {
 		return facts.Write{Answer: answer("write", err), Unable: slices.Contains(full, errnoOf(err))}, nil
 	}
 	// Here no space is a fault: data was accepted and then lost.
-	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fdatasync(fd) }); err != nil {
+	if _, err := mount.RetryEINTR(func() (int, error) { return 0, unix.Fdatasync(fd) }); err != nil {
 		return facts.Write{Answer: answer("fdatasync", err)}, nil
 	}
 	return facts.Write{}, nil
@@ -77,7 +77,7 @@ func syncRoot(clone int) facts.Write {
 		return facts.Write{Answer: answer("open", err), Unable: true}
 	}
 	defer unix.Close(fd)
-	_, err = retryEINTR(func() (int, error) { return 0, unix.Fsync(fd) })
+	_, err = mount.RetryEINTR(func() (int, error) { return 0, unix.Fsync(fd) })
 	return facts.Write{Answer: answer(facts.OpSync, err)}
 }
 
