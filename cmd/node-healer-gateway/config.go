@@ -60,10 +60,13 @@ func (c *config) flags() *flag.FlagSet {
 	return f
 }
 
-// list reads a flag's comma-separated texts.
+// list reads a flag's comma-separated texts. Empty ones stay, and are no names then: a list of
+// nothing else, as "," is, would allow all.
 func list(into *[]string) func(string) error {
 	return func(s string) error {
-		*into = strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+		if *into = strings.Split(s, ","); s == "" {
+			*into = nil
+		}
 		return nil
 	}
 }

@@ -39,8 +39,9 @@ type ErrorRow struct {
 // return its codes and no other.
 func ErrorRows() []ErrorRow { return slices.Clone(errorRows) }
 
-// errorRows has the most particular error first; KindUnknown is all that has no other kind. Only
-// KindDisabled and errNotOffered are UNIMPLEMENTED, which tells callers not to try again.
+// errorRows has the most particular error first. The last one, KindUnknown, fits all, also a kind
+// of which only a vendor's provider knows. Only KindDisabled and errNotOffered are UNIMPLEMENTED,
+// which tells callers not to try again.
 var errorRows = []ErrorRow{
 	{healer.ErrShuttingDown, 0, codes.Aborted, "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)},
 	{errNotOffered, 0, codes.Unimplemented, "NOT_OFFERED", class(healer.KindDisabled)},
@@ -68,7 +69,7 @@ func refused(format string, args ...any) error {
 // becomes text: its code is about that call.
 func toStatus(err error) error {
 	row := errorRows[slices.IndexFunc(errorRows, func(r ErrorRow) bool {
-		return r.is != nil && errors.Is(err, r.is) || r.is == nil && healer.KindOf(err) == r.kind
+		return r.is != nil && errors.Is(err, r.is) || r.is == nil && (healer.KindOf(err) == r.kind || r.kind == healer.KindUnknown)
 	})]
 	if row.Class == (api.Class{}) {
 		row.Class = healer.Classify("", "", err)

@@ -36,6 +36,7 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		"failed":               {healer.Failed("read the mount table", errors.New("EIO")), codes.Unknown, "read the mount table: EIO"},
 		"shutting down":        {fmt.Errorf("heal: %w", healer.ErrShuttingDown), codes.Aborted, "heal: the server is shutting down"},
 		"foreign":              {errors.New("what?"), codes.Unknown, "what?"},
+		"a vendor's own kind":  {&healer.Error{Kind: 99, Text: "what?"}, codes.Unknown, "what?"},
 		"wrapped":              {fmt.Errorf("heal: %w", healer.NotFound("gone")), codes.NotFound, "heal: gone"},
 		"a status from below":  {healer.Failed("stage", status.Error(codes.Unimplemented, "no")), codes.Unknown, "stage: rpc error: code = Unimplemented desc = no"},
 		"a bare status":        {status.Error(codes.Unimplemented, "no"), codes.Unknown, "rpc error: code = Unimplemented desc = no"},
