@@ -55,6 +55,8 @@ type fakeHost struct {
 	// mounted is what is there: empty, "dead", "new".
 	mounted string
 	acts    []string
+	// stuck is why nothing can be mounted there.
+	stuck error
 }
 
 func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, error) {
@@ -80,6 +82,9 @@ func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []facts.Mount, r
 }
 
 func (h *fakeHost) MountDead(_ context.Context, _ string, _ facts.Mount, place bool) (placed, changed bool, err error) {
+	if h.stuck != nil {
+		return false, false, h.stuck
+	}
 	if h.mounted == "" && place {
 		h.acts, h.mounted = append(h.acts, "mount-dead"), "dead"
 		return true, false, nil
@@ -394,6 +399,60 @@ func TestRestageNotWanted(t *testing.T) {
 			}
 			if got := strings.Join(h.acts, " "); got != tc.acts || errors.Is(err, healer.ErrNotWanted) != tc.staged || (h.mounted == "") != tc.bare {
 				t.Errorf("it did %q, left %q and fails with %v", got, h.mounted, err)
+			}
+		})
+	}
+}
+
+// What is said of a step is one line, and says all that went wrong: a message has no other.
+func TestRestageSaysAllOnOneLine(t *testing.T) {
+	silent := fmt.Errorf("%w: %w", healer.ErrRefused, healer.RefusedBy(healer.RuleAPI, errors.New("the API is silent")))
+	for name, tc := range map[string]struct {
+		order healer.RestageOrder
+		stage func(*fakeHost) error
+		asked int   // how often it is wanted
+		stuck error // why the path stays bare
+		says  []string
+	}{
+		"no effect, bare": {
+			order: healer.UnmountFirst, asked: 9, stuck: errors.New("it hangs"),
+			stage: func(*fakeHost) error { return nil },
+			says:  []string{"RestageHadNoEffect", "; the staging path may be bare: it hangs"},
+		},
+		"failed, bare": {
+			order: healer.UnmountFirst, asked: 9, stuck: errors.New("it hangs"),
+			stage: func(*fakeHost) error { return errInternal },
+			says:  []string{"NodeStageVolume: INTERNAL", "; the staging path may be bare: it hangs"},
+		},
+		"failed, the API is silent, bare": {
+			order: healer.UnmountFirst, asked: 2, stuck: errors.New("it hangs"),
+			stage: func(*fakeHost) error { return errInternal },
+			says:  []string{"NodeStageVolume: INTERNAL", "; refused: the API is silent", "; the staging path may be bare: it hangs"},
+		},
+		"failed, and not tried without the dead mount": {
+			order: healer.StageFirst, asked: 1,
+			stage: func(*fakeHost) error { return errInternal },
+			says:  []string{"NodeStageVolume: INTERNAL", "; refused: the API is silent"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, h, _ := stagingDriver(t, tc.order, tc.stage)
+			h.stuck = tc.stuck
+			asked := 0
+			err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error {
+				if asked++; asked > tc.asked {
+					return silent
+				}
+				return nil
+			})
+			answer := (*healer.DriverError)(nil)
+			if err == nil || strings.Contains(err.Error(), "\n") || !errors.As(err, &answer) {
+				t.Fatalf("it fails with %q", err)
+			}
+			for _, want := range tc.says {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("it does not say %q, but %q", want, err)
+				}
 			}
 		})
 	}

@@ -183,7 +183,7 @@ func (s *staging) call(ctx context.Context) error {
 		again = s.stage(ctx)
 	}
 	if answer := (*healer.DriverError)(nil); again != nil && !errors.As(again, &answer) {
-		return errors.Join(err, again)
+		return together(err, again)
 	}
 	return again
 }
@@ -241,7 +241,22 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	if unwanted != nil && changed && !silent {
 		return fmt.Errorf("%w: %w", healer.ErrNotWanted, unwanted)
 	}
-	return errors.Join(err, unwanted, bare)
+	return together(err, unwanted, bare)
+}
+
+// together returns errors as one, on one line; errors.Join would put each on its own, and a
+// message is one line. It is nil for none.
+func together(errs ...error) (all error) {
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case all == nil:
+			all = err
+		default:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
 }
 
 // errNoEffect is that of a driver that answered OK and mounted nothing.
