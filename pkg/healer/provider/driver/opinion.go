@@ -32,14 +32,17 @@ func (p *Provider) opinion(ctx context.Context, c healer.Case, conn *connection,
 	if err != nil {
 		return nil, err
 	}
+	if status == "" { // a node may have more volumes than opinions are kept: this displaces none
+		p.memory.opinions.Remove(keyOf(c))
+		return nil, nil //nolint:nilnil // nothing is wrong
+	}
 	o := opinion{status, text, at.Dev(), p.memory.clock.Now()}
 	p.memory.opinions.Add(keyOf(c), o, opinionFor)
 	return o.about(c, at), nil
 }
 
-// opinion is what a driver answered about a volume.
+// opinion is what a driver found wrong with a volume.
 type opinion struct {
-	// status is empty where nothing is wrong.
 	status healer.Status
 	text   string
 	// dev is what was mounted then.
@@ -63,13 +66,10 @@ func (m memory) lastOpinion(c healer.Case) *healer.Condition {
 	return o.about(c, at)
 }
 
-// about returns what is wrong by an opinion about a mount point; nil for nothing. A mount that
+// about returns what is wrong by an opinion about a mount point. A mount that
 // answers something else than its superblock says nothing about other mounts of it: a stale NFS
 // export is healed by the directory that the driver has staged from the same server since.
 func (o opinion) about(c healer.Case, at healer.MountPoint) *healer.Condition {
-	if o.status == "" {
-		return nil
-	}
 	cond := &healer.Condition{
 		Status: o.status, Reason: healer.DriverReportsAbnormal, MountPoint: at.Path, Message: says(c.Driver) + o.text, Advice: adviceDriver,
 	}

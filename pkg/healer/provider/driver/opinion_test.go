@@ -11,6 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -98,6 +99,25 @@ func TestLastOpinionStands(t *testing.T) {
 	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
 	if e := collect(t, p, healthy()); e.Opinion != nil {
 		t.Errorf("it said otherwise since: %+v", e.Opinion)
+	}
+}
+
+// A node may have more volumes than opinions are kept: those with which nothing is wrong displace none.
+func TestLastOpinionIsNotDisplaced(t *testing.T) {
+	f := newFake()
+	f.health = gone
+	p := f.serve(t)
+	p.memory.opinions = cache.NewLRUExpireCacheWithClock(1, p.memory.clock)
+	collect(t, p, healthy())
+	f.health = nil
+	other := healthy()
+	other.Volume.ID = "w"
+	if e := collect(t, p, other); e.Opinion != nil || e.NotAsked != "" {
+		t.Errorf("%+v", e)
+	}
+	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
+	if e := collect(t, p, healthy()); e.Opinion == nil {
+		t.Errorf("%+v", e)
 	}
 }
 
