@@ -59,13 +59,13 @@ type callError struct {
 }
 
 func newCallError(method string, said *status.Status) *callError {
-	rows := Rows()
-	at := slices.IndexFunc(rows, func(r Row) bool { return slices.Contains(r.Codes, said.Code()) })
+	rows, code := Rows(), said.Code()
+	at := slices.IndexFunc(rows, func(r Row) bool { return slices.Contains(r.Codes, code) })
 	if at < 0 {
-		at = len(rows) - 1
+		at, code = len(rows)-1, codes.Unknown
 	}
 	return &callError{
-		method: path.Base(method), code: said.Code(), row: rows[at], text: clean(said.Message(), maxText),
+		method: path.Base(method), code: code, row: rows[at], text: clean(said.Message(), maxText),
 		inProgress: strings.Contains(strings.ToLower(said.Message()), "operation in progress"),
 	}
 }

@@ -172,8 +172,8 @@ func TestEveryCode(t *testing.T) {
 			t.Errorf("%s: %+v", code, e)
 		}
 	}
-	if e := newCallError("", status.New(99, "")); !slices.Contains(e.row.Codes, codes.Unknown) {
-		t.Error("a code of the future")
+	if e := newCallError("/csi.v1.Node/NodeStageVolume", status.New(99, "no")); !slices.Contains(e.row.Codes, codes.Unknown) || e.Error() != "NodeStageVolume: UNKNOWN: no" {
+		t.Errorf("a code of the future: %v", e)
 	}
 }
 
