@@ -64,8 +64,8 @@ func (a annotation) covers(v volume) bool {
 }
 
 // annotate writes the state of a volume to its claim if it changed or is due, and returns
-// what the claim has, also with an error. Without a claim nothing is written, and the next
-// check tries again.
+// what the claim has, as far as that is known, also with an error. Without a claim nothing
+// is written, and the next check tries again.
 //
 // It reads the annotation first if it is unknown: an earlier process on this node may have
 // written it, and since when the state is as it is. It reads it also while events wait,

@@ -156,7 +156,7 @@ func (p *permit) wanted(w *view) error {
 	case runs && !restage:
 		return nil
 	case p.earlier:
-		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
+		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to stage or publish it")
 	case restage && mountPoint.Layout.Kind != layout.Staging:
 		return errors.New("the path is not where kubelet has volumes staged")
 	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
