@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,12 +18,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -139,6 +142,13 @@ func TestAdminListsTheLastAnswer(t *testing.T) {
 	if v, _ := list(); v.GetVerdict() != "healthy" {
 		t.Errorf("%v", v)
 	}
+	for i := range maxAnswers + 10 {
+		sick.Volume.ID = fmt.Sprint(i)
+		s.server.Publish(sick)
+	}
+	if kept := s.server.answers.Len(); kept != maxAnswers {
+		t.Errorf("%d answers are kept", kept)
+	}
 }
 
 func TestAdminStatus(t *testing.T) {
@@ -250,6 +260,75 @@ func TestAdminIsForRoot(t *testing.T) {
 		if len(got) < 6 {
 			t.Errorf("asked %d methods", len(got))
 		}
+	}
+}
+
+// anothersListener says that uid 4711 connects, whoever does.
+type anothersListener struct{ *net.UnixListener }
+
+func (l anothersListener) Accept() (net.Conn, error) {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return peerConn{conn, Peer{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, UID: 4711}}, nil
+}
+
+// TestAdminOverASocketIsForRoot has another user call the server, and a driver's own: who may
+// call the others may not call Admin.
+func TestAdminOverASocketIsForRoot(t *testing.T) {
+	for name, inDriver := range map[string]bool{"the server": false, "a driver's own": true} {
+		t.Run(name, func(t *testing.T) {
+			h := &fakeHealer{}
+			cfg := testConfig(h)
+			cfg.Volumes, cfg.Audit, cfg.AllowedUIDs = fakeVolumes{volumeAt("d", "v", "/p", false)}, fakeAudit{}, []uint32{4711}
+			s, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := s.grpc
+			if inDriver {
+				server = grpc.NewServer(s.Options()...)
+				s.Register(server)
+			}
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s.sock"), Net: "unix"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = server.Serve(anothersListener{l}) }()
+			t.Cleanup(server.Stop)
+			conn, err := grpc.NewClient("unix://"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+
+			if _, err := healerpb.NewHealerNodeClient(conn).NodeHealer(testContext(t), goodRequest()); err != nil {
+				t.Errorf("NodeHealer: %v", err)
+			}
+			got, desc := map[string]error{}, adminpb.Admin_ServiceDesc
+			for _, m := range desc.Methods {
+				got[m.MethodName] = conn.Invoke(testContext(t), "/"+desc.ServiceName+"/"+m.MethodName, &adminpb.HealVolumeRequest{VolumeId: "v"}, &adminpb.VolumeReport{})
+			}
+			for _, m := range desc.Streams {
+				stream, err := conn.NewStream(testContext(t), &m, "/"+desc.ServiceName+"/"+m.StreamName)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(stream.SendMsg(&adminpb.ListVolumesRequest{}), stream.CloseSend()); err != nil {
+					t.Fatal(err)
+				}
+				got[m.StreamName] = stream.RecvMsg(&adminpb.Volume{})
+			}
+			for method, err := range got {
+				if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "only root") {
+					t.Errorf("%s: %v", method, err)
+				}
+			}
+			if len(h.volumes()) != 1 || len(h.checked) != 0 {
+				t.Errorf("the engine was asked for %v and %v", h.volumes(), h.checked)
+			}
+		})
 	}
 }
 

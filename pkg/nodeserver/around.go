@@ -63,6 +63,12 @@ func aroundStream(handle grpc.StreamHandler, method string) grpc.StreamHandler {
 	}
 }
 
+// notOffered is a grpc.StreamHandler for the methods of services that are not registered.
+func notOffered(srv any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return aroundStream(func(any, grpc.ServerStream) error { return toStatus(errNotOffered) }, method)(srv, stream)
+}
+
 // logPanic logs a panic's value only if the runtime made it: any other may hold a part of the
 // request.
 func logPanic(ctx context.Context, method string, value any) {

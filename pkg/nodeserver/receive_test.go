@@ -12,6 +12,18 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
 
+// TestUnknownMethodIsForgotten: the time that a call's message may take, and with it the call's
+// memory, does not outlive a call that is answered without one.
+func TestUnknownMethodIsForgotten(t *testing.T) {
+	ctx := receiving(t.Context())
+	if err := notOffered(nil, &contextStream{ctx: ctx}); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+	if ctx.Value(receivingKey{}).(*time.Timer).Stop() {
+		t.Error("the timer still ran")
+	}
+}
+
 // TestCallWithoutARequestEnds: a caller that begins a call and does not send its request
 // is not waited for; one whose volume takes longer than that is.
 func TestCallWithoutARequestEnds(t *testing.T) {

@@ -141,10 +141,6 @@ func New(cfg Config) (*Server, error) {
 }
 
 func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
-	notOffered := func(_ any, stream grpc.ServerStream) error {
-		method, _ := grpc.MethodFromServerStream(stream)
-		return around(stream.Context(), method, func() error { return toStatus(errNotOffered) })
-	}
 	return grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(notOffered))...)
 }
 
