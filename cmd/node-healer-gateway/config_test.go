@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/csi-addons/node-healer/internal/command"
@@ -51,6 +52,17 @@ func TestRules(t *testing.T) {
 		{required + "stray", "stray"},
 		{"--version", ""},
 	})
+}
+
+// TestEmptyNameInAList: two commas in a row are a mistake, which must not choose fewer suites, or
+// Go's own, in silence.
+func TestEmptyNameInAList(t *testing.T) {
+	for text, want := range map[string][]string{"": nil, "A": {"A"}, "A,,B": {"A", "", "B"}, ",": {"", ""}} {
+		var got []string
+		if err := list(&got)(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, %v", text, got, err)
+		}
+	}
 }
 
 func TestHelp(t *testing.T) { flagtest.Help(t, parse, new(config).flags()) }
