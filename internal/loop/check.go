@@ -35,6 +35,8 @@ type result struct {
 	// sickness.found before it.
 	heals          bool
 	backend, found string
+	// wasSlow is whether it counts in Loop.slow.
+	wasSlow bool
 }
 
 // start checks or heals a volume at the best of its paths. A check or heal that was begun goes on when
@@ -46,9 +48,12 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	}
 	v.running, v.again, v.urgent = true, false, false
 	l.running++
+	if v.slow {
+		l.slow++
+	}
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver))
 	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), healer.CallerLoop), logger)
-	r := result{volume: v, heals: heals}
+	r := result{volume: v, wasSlow: v.slow, heals: heals}
 	do := l.cfg.Engine.Check
 	if heals {
 		do, r.backend, r.found = l.cfg.Engine.Heal, v.sick.backend, v.sick.found
@@ -77,6 +82,9 @@ func (l *Loop) finish(r result) {
 	now, v := time.Now(), r.volume
 	v.running, v.slow = false, r.took > slowCheck
 	l.running--
+	if r.wasSlow {
+		l.slow--
+	}
 	v.due = l.nextTurn(v, now)
 	l.diagnosed(r, now)
 	v.record(r, now)

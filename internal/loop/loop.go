@@ -95,6 +95,8 @@ type Loop struct {
 	// began is when Run began.
 	began   time.Time
 	running int
+	// slow counts the running checks of volumes whose last check was slow, also of volumes that are gone.
+	slow    int
 	checked chan result
 	// budget bounds the checks that begin in a second.
 	budget *rate.Limiter
@@ -215,7 +217,7 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 	for l.running < maxChecks {
 		v, heals := heal, heal != nil
 		if !heals {
-			v, next = l.known.first(), earlier(next, ask)
+			v, next = l.known.first(l.slow < maxSlow), earlier(next, ask)
 		}
 		switch {
 		case v == nil:

@@ -527,6 +527,38 @@ func TestHungVolumesDelayNoOther(t *testing.T) {
 	})
 }
 
+// A check that hangs counts until it ends, also when its volume is gone by then: a tenant who deletes
+// pods and volumes that hang gets no more of the checks than one who keeps them.
+func TestHungChecksOfVolumesThatAreGoneCount(t *testing.T) {
+	n := many(100)
+	for i := range 100 {
+		n.hung[fmt.Sprint("v", i)] = true
+	}
+	run(t, n, func() {
+		time.Sleep(10 * time.Minute)
+		for range 10 {
+			synctest.Wait()
+			n.do(func() {
+				n.atOnce = n.running
+				for _, c := range n.checks[len(n.checks)-n.running:] {
+					n.paths = slices.DeleteFunc(n.paths, func(p facts.VolumePath) bool { return p.Path == c.path })
+				}
+			})
+			n.add("new", "/pods/new") // volumes are searched for
+			n.changed()
+			time.Sleep(2 * time.Second)
+			n.do(func() {
+				if n.atOnce > maxSlow+1 { // beside the new volume
+					t.Errorf("%d checks at once", n.atOnce)
+				}
+			})
+			n.unmount("/pods/new")
+			n.changed()
+			time.Sleep(30 * time.Second)
+		}
+	})
+}
+
 // What is published and mounted is named before what lost its mount, and that before
 // what is staged: the next one only if there is nothing at the one before.
 func TestPathsOfAVolume(t *testing.T) {

@@ -165,15 +165,9 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 }
 
 // first returns the volume that is due first and not being checked; nil for none.
-func (vs *volumes) first() (first *volume) {
-	slow := 0
+func (vs *volumes) first(withSlow bool) (first *volume) {
 	for _, v := range vs.all {
-		if v.running && v.slow {
-			slow++
-		}
-	}
-	for _, v := range vs.all {
-		if !v.running && (slow < maxSlow || !v.slow) && (first == nil || v.due.Before(first.due)) {
+		if !v.running && (withSlow || !v.slow) && (first == nil || v.due.Before(first.due)) {
 			first = v
 		}
 	}
