@@ -25,7 +25,7 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 		switch {
 		case m.Mount.Source != s.now.Source:
 			return "", "it shows another directory of the server than the volume does"
-		case !slices.Contains(s.pods, m.PodUID) || o.hasSimilarVolume(m.PodUID, s.now):
+		case !slices.Contains(s.pods, m.PodUID) || s.sharing[m.PodUID]:
 			return "", "other volumes share the filesystem instance, and nothing says that it is this one"
 		}
 		return "it shows the directory of the server that the volume had, in a pod that has no other such volume", ""
@@ -65,16 +65,17 @@ func (o *observation) elsewhere(dev facts.Dev) (path string, found bool) {
 	return "", false
 }
 
-// hasSimilarVolume reports whether a pod has another volume of the same type and source
-// on the host.
-func (o *observation) hasSimilarVolume(pod string, now facts.Mount) bool {
-	kubelet := o.node.Kubelet()
-	return slices.ContainsFunc(o.table.Mounts(), func(h facts.Mount) bool {
+// sharing returns the pods that have another volume of the same type and source on the host.
+func (o *observation) sharing(now facts.Mount) map[string]bool {
+	pods := map[string]bool{}
+	for _, h := range o.table.Mounts() {
 		if h.FSType != now.FSType || h.Source != now.Source {
-			return false // which costs nothing: this is asked for each mount of each container
+			continue
 		}
-		l := kubelet.Layout(h.Path)
-		_, own := o.c.MountPoint(h.Path)
-		return !own && l.Kind == layout.Pod && l.PodUID == pod
-	})
+		l := o.node.Kubelet().Layout(h.Path)
+		if _, own := o.c.MountPoint(h.Path); !own && l.Kind == layout.Pod {
+			pods[l.PodUID] = true
+		}
+	}
+	return pods
 }

@@ -134,7 +134,7 @@ func TestProveOnNFS(t *testing.T) {
 		m := containerMountOf(0, "uid-a", export)
 		toNFS(&m.Mount)
 		tc.change(&m)
-		proof, unproven := o.prove(m, containerScan{now: now, pods: []string{"uid-a"}})
+		proof, unproven := o.prove(m, containerScan{now: now, pods: []string{"uid-a"}, sharing: o.sharing(now)})
 		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
 			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
 		}

@@ -17,8 +17,10 @@ type containerScan struct {
 	now      facts.Mount
 	previous []facts.Dev
 	needScan []healer.MountPoint
-	// pods are the volume's.
-	pods []string
+	// pods are the volume's. sharing has the pods with another volume of the same type and source: it is
+	// found once for all mounts, as a pod may have hundreds.
+	pods    []string
+	sharing map[string]bool
 	// cut is true when not all processes could be read in time: a container that is not
 	// among those found may have anything.
 	cut bool
@@ -132,7 +134,7 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) (
 	if err != nil {
 		return nil, healer.Failed("inspect the containers that have the volume", err)
 	}
-	s.onHost = map[facts.Dev][]facts.Mount{}
+	s.onHost, s.sharing = map[facts.Dev][]facts.Mount{}, o.sharing(s.now)
 	for _, m := range s.mounts {
 		if _, known := s.onHost[m.Mount.Dev]; !known {
 			s.onHost[m.Mount.Dev] = o.refresh(o.table.Of(m.Mount.Dev))
@@ -186,7 +188,7 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 	case answers && !unfinished && !in.Ended:
 		o.c.Lingering = append(o.c.Lingering, *in) // two instances that work are the driver's business
 		return
-	case in.Proof == "" && (!ofPod || !known && o.hasSimilarVolume(m.PodUID, s.now)):
+	case in.Proof == "" && (!ofPod || !known && s.sharing[m.PodUID]):
 		return // it may as well be another volume's, whose files the container would lose
 	}
 	o.c.MountPoints = append(o.c.MountPoints, healer.MountPoint{
