@@ -231,6 +231,10 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 		f.Newest = max(f.Newest, r.Newest)
 	}
 	f.Mounts = slices.Clone(f.Mounts)
+	known := map[healer.PreviousMount]bool{} // all pods of a volume may have tens of thousands
+	for _, m := range f.Mounts {
+		known[mountKey(m)] = true
+	}
 	seen := slices.Clone(c.Lingering)
 	for _, p := range c.MountPoints {
 		if p.InContainer != nil {
@@ -244,9 +248,8 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 		}
 		f.Newest = max(f.Newest, m.ID)
 		now := healer.PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
-		known := slices.ContainsFunc(f.Mounts, func(m healer.PreviousMount) bool { return mountKey(m) == mountKey(now) })
-		if !known && len(f.Mounts) < maxPreviousMounts {
-			f.Mounts = append(f.Mounts, now)
+		if !known[mountKey(now)] && len(f.Mounts) < maxPreviousMounts {
+			f.Mounts, known[mountKey(now)] = append(f.Mounts, now), true
 		}
 	}
 	r.Previous[at] = f
