@@ -114,11 +114,9 @@ func New(cfg Config) (_ *Healer, err error) {
 	}
 	probe := cmp.Or(cfg.ProbeTimeout, setup.DefaultProbeTimeout)
 	ctx := context.Background()
+	settings := engine.Settings{Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout)}
 	parts, err := setup.Open(ctx, setup.Config{
-		Settings: engine.Settings{
-			Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout),
-		},
-		Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), StateDir: cfg.StateDir,
+		Settings: settings, Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), StateDir: cfg.StateDir,
 		KubeletRoot: cmp.Or(cfg.KubeletRoot, setup.DefaultKubeletRoot), HostNamespace: cmp.Or(cfg.HostMountNamespace, "/proc/1/ns/mnt"),
 		ProbeTimeout: probe, SlowAnswer: probe / setup.SlowShare, HealContainers: containers.FUSE,
 		AllowedUIDs: cfg.AllowedUIDs, MayCall: cfg.MayCall, Providers: cfg.Providers, OwnWorker: true,
