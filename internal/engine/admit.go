@@ -124,17 +124,15 @@ func proveVolume(c healer.Case) error {
 	}
 }
 
-// identified returns the case with the identity of a device read anew: a disk may have
-// been replaced by another one under the same number.
+// identified returns the case with a device read anew: a disk may have been replaced by
+// another one under the same number, which its sequence number tells where nothing else does.
 func (e *Engine) identified(c healer.Case, dev facts.Dev) healer.Case {
 	sb, known := c.Superblocks[dev]
 	if !known || sb.Device == nil || sb.Device.Dev.Zero() {
 		return c
 	}
-	device := *sb.Device
-	id := e.cfg.Node.Identity(device.Dev)
-	id.FilesystemUUID = device.Identity.FilesystemUUID // sysfs does not have it
-	device.Identity = id
+	device := e.cfg.Node.BlockDevice(sb.Device.Dev)
+	device.Identity.FilesystemUUID = sb.Device.Identity.FilesystemUUID // sysfs does not have it
 	sb.Device = &device
 	c.Superblocks = maps.Clone(c.Superblocks)
 	c.Superblocks[dev] = sb

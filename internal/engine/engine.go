@@ -30,9 +30,8 @@ type Node interface {
 	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
 	// LookUp asks a FUSE daemon for a name that cannot exist.
 	LookUp(ctx context.Context, m facts.Mount) (facts.Lookup, error)
-	// BlockDevice reads what sysfs has of a device, Identity only who it is.
+	// BlockDevice reads what sysfs has of a device.
 	BlockDevice(dev facts.Dev) facts.BlockDevice
-	Identity(dev facts.Dev) facts.Identity
 	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	wanted.Finder
 	// InContainers finds mounts in the running containers of pods, of all if pods is

@@ -35,8 +35,7 @@ type fakeNode struct {
 	lookedUp    int
 	writeErr    error
 	errors      *facts.FilesystemErrors
-	stale       []facts.Mount                // what Topology still shows; nil: what is there
-	anew        map[facts.Dev]facts.Identity // what is read anew, where it differs
+	stale       []facts.Mount // what Topology still shows; nil: what is there
 	containers  []facts.ContainerMount
 	inContainer map[string]facts.ContainerProbe // by path; the zero value answers
 	insideErr   error                           // what a probe in a container returns
@@ -195,12 +194,6 @@ func (w *fakeNode) TryWrite(_ context.Context, m facts.Mount, onlySync bool) (fa
 	return w.wrote, w.writeErr
 }
 
-func (w *fakeNode) Identity(dev facts.Dev) facts.Identity {
-	if id, differs := w.anew[dev]; differs {
-		return id
-	}
-	return w.BlockDevice(dev).Identity
-}
 func (w *fakeNode) FilesystemErrors(string, string) *facts.FilesystemErrors { return w.errors }
 func (w *fakeNode) BootTime() time.Time                                     { return time.Unix(1e9, 0) }
 

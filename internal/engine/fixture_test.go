@@ -35,6 +35,8 @@ type fakeProvider struct {
 	steps []healer.Step
 	cases []healer.Case
 	err   error
+	// examined runs when a case is examined.
+	examined func()
 }
 
 func (*fakeProvider) Name() string { return "fake" }
@@ -43,6 +45,9 @@ func (p *fakeProvider) Examine(c healer.Case) (healer.Finding, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cases = append(p.cases, c)
+	if p.examined != nil {
+		p.examined()
+	}
 	f := healer.Finding{Mine: true, Steps: p.steps}
 	for mountPoint, reason := range p.sick {
 		c := healer.Condition{Status: healer.Inaccessible, Reason: reason, MountPoint: mountPoint, Acute: true}

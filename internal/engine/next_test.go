@@ -134,13 +134,17 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		why    string
 		rule   healer.Rule
 	}{
-		"its provider":        {spoil: func(b *fixture) { b.steps[0].Refused = "too early" }, why: "too early", rule: healer.RuleProvider},
-		"the gate":            {spoil: func(b *fixture) { b.notes.refuse = healer.RefusedBy(healer.RuleWanted, errors.New("it is not wanted")) }, why: "it is not wanted", rule: healer.RuleWanted},
-		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check", rule: healer.RuleMode},
-		"a dry run":           {change: func(c *Config) { c.DryRun = true }, why: "--dry-run", rule: healer.RuleMode},
-		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number", rule: healer.RuleIdentity},
-		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID", rule: healer.RuleIdentity},
-		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {}} }, why: "identity not proven: no serial number", rule: healer.RuleIdentity},
+		"its provider":      {spoil: func(b *fixture) { b.steps[0].Refused = "too early" }, why: "too early", rule: healer.RuleProvider},
+		"the gate":          {spoil: func(b *fixture) { b.notes.refuse = healer.RefusedBy(healer.RuleWanted, errors.New("it is not wanted")) }, why: "it is not wanted", rule: healer.RuleWanted},
+		"the mode":          {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check", rule: healer.RuleMode},
+		"a dry run":         {change: func(c *Config) { c.DryRun = true }, why: "--dry-run", rule: healer.RuleMode},
+		"identity":          {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number", rule: healer.RuleIdentity},
+		"a WWID read anew":  {spoil: func(b *fixture) { diskReplaced(b, func(d *facts.BlockDevice) { d.Identity.WWID = "wwid-2" }) }, why: "identity not proven: WWID", rule: healer.RuleIdentity},
+		"nothing read anew": {spoil: func(b *fixture) { diskReplaced(b, func(d *facts.BlockDevice) { d.Identity = facts.Identity{} }) }, why: "identity not proven: no serial number", rule: healer.RuleIdentity},
+		"another disk without a name": {spoil: func(b *fixture) {
+			unnamed(b)
+			diskReplaced(b, func(d *facts.BlockDevice) { d.DiskSeq++ })
+		}, why: "identity not proven: only the filesystem UUID", rule: healer.RuleIdentity},
 		"no known filesystem": {spoil: func(b *fixture) { b.steps[0].Source.Minor = 99 }, why: "identity not proven", rule: healer.RuleIdentity},
 		"never seen healthy":  {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy", rule: healer.RuleIdentity},
 		"shutdown":            {spoil: func(b *fixture) { b.engine.closing = true }, why: "shutting down", rule: healer.RuleShutdown},
@@ -169,6 +173,28 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 			}
 		})
 	}
+}
+
+// diskReplaced has the disk replaced under its number after a volume was observed.
+func diskReplaced(b *fixture, change func(*facts.BlockDevice)) {
+	b.examined = func() {
+		d := b.devices[disk]
+		change(&d)
+		b.devices[disk] = d
+	}
+}
+
+// unnamed has a disk recorded that only its sequence number tells from a clone.
+func unnamed(b *fixture) {
+	d := b.devices[disk]
+	d.Identity.Serial, d.Identity.WWID = "", ""
+	b.devices[disk] = d
+	info := b.files[staging]
+	info.VolData = nil
+	b.files[staging] = info
+	b.recover(podA)
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
 }
 
 func setSerial(b *fixture, serial string) {

@@ -68,9 +68,6 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	return d
 }
 
-// Identity reads a device's identity.
-func (s Sysfs) Identity(dev facts.Dev) facts.Identity { return s.BlockDevice(dev).Identity }
-
 // name returns the kernel's name of a device below /dev; empty when sysfs does not
 // have it.
 func (s Sysfs) name(dev facts.Dev) string {
