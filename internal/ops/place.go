@@ -173,6 +173,7 @@ func (p *placement) move(fd int) error {
 		if err := mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {
 			return fmt.Errorf("the dead mount: %w", err)
 		}
+		pause(p.operation + "/private")
 		// By descriptor: on this mount, or nowhere.
 		return mount.MoveOnto(p.clone, fd)
 	}

@@ -10,7 +10,7 @@ import (
 
 // coverInstants are where a worker can be stopped while it covers a dead mount.
 var coverInstants = []string{
-	"cover/cloned", "cover/checked", "cover/verified", "finalize/checked", "finalize/alone",
+	"cover/cloned", "cover/checked", "cover/private", "cover/verified", "finalize/checked", "finalize/alone",
 	"finalize/set", "finalize/copies", "unmark/checked", "unmark/alone", "unmark/set",
 }
 
@@ -34,6 +34,9 @@ func (s *served) covered(dead int) {
 	slices.Reverse(stack)
 	if len(stack) != dead+1 || stack[0].Dev != s.disk.Dev() {
 		t.Fatalf("the mount point has %v", stack)
+	}
+	if stack[0].Propagation.Shared == 0 {
+		t.Errorf("it no longer shares its events: %v", stack[0])
 	}
 	for _, m := range stack[1:] {
 		if m.Dev == s.disk.Dev() || m.Propagation != (facts.Propagation{}) {

@@ -311,6 +311,16 @@ func TestCoverOnlyWhatIsGone(t *testing.T) {
 	}
 }
 
+// A cover that was interrupted has made the dead mount private: the record has how it was.
+func TestCoverThatWasInterrupted(t *testing.T) {
+	h := &scribe{old: true}
+	s := step(t, h, cases.With(cases.Outliving, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
+		cases.Of(cases.Previously, cases.Errno(syscall.ENOTCONN)))())
+	if err := s.Run(t.Context(), func(context.Context) error { return nil }); err != nil || h.did != "cover" || !h.plan.Shared || h.plan.Private {
+		t.Errorf("%s, %v: %+v", h.did, err, h.plan)
+	}
+}
+
 // The first reason is the one that a person can do something about.
 func TestUnfit(t *testing.T) {
 	c := cases.With(cases.Outliving, cases.StagingLost)()
