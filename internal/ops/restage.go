@@ -47,13 +47,18 @@ func unmountDead(q UnmountDeadQuery) (none struct{}, err error) {
 			return none, err
 		}
 		err = dead.checkFUSE(target.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q")
-		closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
+		if m.ID != 0 {
+			closeFD(&fd) // a descriptor on the dead mount makes it busy, and umount fails
+		}
+		// Below Linux 6.8 the umount is lazy, and the descriptor keeps the id of the dead mount: a
+		// driver that has mounted a living one there meanwhile would get the same.
 		if err == nil {
 			err = target.checkTakesOnly(m.Ref(), dead.isCopy)
 		}
 		if err == nil {
 			err = target.detachTop(m.Ref(), facts.Ref{})
 		}
+		closeFD(&fd)
 		if err != nil {
 			return none, err
 		}

@@ -329,3 +329,19 @@ func TestUnmountedWithWhatIsGone(t *testing.T) {
 		t.Errorf("%v, want a refusal", err)
 	}
 }
+
+// Without unique ids the dead mount is kept by a descriptor, and goes all the same.
+func TestUnmountDeadWithoutUniqueIDs(t *testing.T) {
+	s := newStack(t, false)
+	must(t, unix.Unmount(s.path, unix.MNT_DETACH))
+	must(t, unix.Unmount(s.path, unix.MNT_DETACH))
+	bare := topAt(t, s.path)
+	dead := facts.Mount{Path: s.path, Dev: deadAt(t, s.path), FSType: "fuse", Source: "test-dead"}
+	dead.OldID = topAt(t, s.path).OldID
+	if _, err := unmountDead(UnmountDeadQuery{Target: s.path, Stack: []facts.Mount{dead}}); err != nil {
+		t.Fatal(err)
+	}
+	if now := topAt(t, s.path); !now.Same(bare) {
+		t.Errorf("%s is there now, want %s", now, bare)
+	}
+}
