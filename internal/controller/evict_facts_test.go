@@ -100,9 +100,13 @@ var evidenceCases = map[string]struct {
 	"a class": {
 		func(w *evictWorld) {
 			w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "class", Annotations: map[string]string{"node-healer.csi-addons.io/mode": "check"}}})
-			w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.StorageClassName = "class" })
+			w.ofClass("class")
 		},
 		"StorageClass class",
+	},
+	"no CSIDriver": {
+		func(w *evictWorld) { w.remove(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}}) },
+		"there is no CSIDriver driver",
 	},
 	"not staged": {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
 	"a budget":   {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
@@ -141,6 +145,7 @@ var evidenceCases = map[string]struct {
 		func(w *evictWorld) {
 			w.create(sickVolume("c", "other")...)
 			w.create(networkFence("f", "Unfenced", "10.0.0.7/32"))
+			w.ofClass("gone")
 		},
 		"",
 	},
@@ -258,9 +263,10 @@ func TestEvictionsThatWaitCostLittle(t *testing.T) {
 
 // TestWhatCannotBeReadIsNoDecision: every list and read that fails keeps from evictions.
 func TestWhatCannotBeReadIsNoDecision(t *testing.T) {
-	for _, fails := range []client.Object{&corev1.Namespace{}, &corev1.Node{}, &storagev1.CSIDriver{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}} {
+	for _, fails := range []client.Object{&corev1.Namespace{}, &corev1.Node{}, &storagev1.StorageClass{}, &storagev1.CSIDriver{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}} {
 		t.Run(fmt.Sprintf("%T", fails), func(t *testing.T) {
 			w := newEvictWorld(t)
+			w.ofClass("class")
 			w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(o client.Object, _ client.ObjectList) bool {
 				return o != nil && fmt.Sprintf("%T", o) == fmt.Sprintf("%T", fails)
 			})
@@ -325,6 +331,11 @@ func (w *evictWorld) update(namespace, name string, o client.Object, change func
 	must(w.t, w.api.Get(w.ctx, client.ObjectKey{Namespace: namespace, Name: name}, o))
 	change(o)
 	must(w.t, w.api.Update(w.ctx, o))
+}
+
+func (w *evictWorld) ofClass(name string) {
+	w.t.Helper()
+	w.update("", "pv", &corev1.PersistentVolume{}, func(o client.Object) { o.(*corev1.PersistentVolume).Spec.StorageClassName = name })
 }
 
 func (w *evictWorld) annotate(namespace, name string, o client.Object) {

@@ -62,7 +62,7 @@ func (g *gateways) find(ctx context.Context, node string) (route, *outcome) {
 	}
 	address, annotations, err := g.registered(ctx, node)
 	if err != nil {
-		return none(ReasonGatewayNotRegistered, changing, "no gateway is registered for node %s that can be called: %v", node, err)
+		return none(ReasonGatewayNotRegistered, changing, "no gateway is registered in namespace %s for node %s that can be called: %v", g.Namespace, node, err)
 	}
 	config, err := g.Trust.config(annotations)
 	if err != nil {
@@ -80,7 +80,7 @@ func (g *gateways) find(ctx context.Context, node string) (route, *outcome) {
 func (g *gateways) nodeReady(ctx context.Context, name string) error {
 	node := &corev1.Node{}
 	if err := g.reader.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return err
+		return fmt.Errorf("read node %s: %w", name, err)
 	}
 	for _, c := range node.Status.Conditions {
 		switch {
@@ -120,7 +120,7 @@ func (g *gateways) registered(ctx context.Context, node string) (address string,
 	}
 	pod := &corev1.Pod{}
 	if err := g.reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: name}, pod); err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("read its pod: %w", err)
 	}
 	switch {
 	case pod.Spec.NodeName != node:

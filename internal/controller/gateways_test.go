@@ -81,7 +81,7 @@ func TestGatewayIsNotFound(t *testing.T) {
 		"node down":           {func(s *site) { s.node.Status.Conditions[0].Status = corev1.ConditionUnknown }, ReasonNodeNotReady, "is not ready"},
 		"node without word":   {func(s *site) { s.node.Status.Conditions = nil }, ReasonNodeNotReady, "does not say"},
 		"no registration":     {func(s *site) { s.registration.SetName("") }, ReasonGatewayNotRegistered, "node-1-server"},
-		"another namespace's": {func(s *site) { s.registration.SetNamespace("other") }, ReasonGatewayNotRegistered, "not found"},
+		"another namespace's": {func(s *site) { s.registration.SetNamespace("other") }, ReasonGatewayNotRegistered, "in namespace gateways"},
 		"of another node":     {func(s *site) { driver(s)["nodeID"] = "node-2" }, ReasonGatewayNotRegistered, "node-2"},
 		"of another server":   {func(s *site) { driver(s)["name"] = "rbd" }, ReasonGatewayNotRegistered, "rbd"},
 		"no pod's endpoint":   {func(s *site) { driver(s)["endpoint"] = "https://pod.dotted.gateways:9070" }, ReasonGatewayNotRegistered, "is not pod://"},
