@@ -68,6 +68,24 @@ func TestTheTaintStandsUntilTheNodeHasUnstaged(t *testing.T) {
 	})
 }
 
+// TestNewPodsThatAreSickAreAskedAgain: they should have had the volume as it should be.
+func TestNewPodsThatAreSickAreAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() {
+			w.kubeletEnds()
+			w.scheduler()
+			w.node.found = []finding{shutdown}
+		}
+		job := w.runs()
+		says(t, job, v1alpha1.ResultFailed, ReasonAbnormal, "")
+		if len(job.Status.Nodes) != 1 || job.Status.Nodes[0].Tries < 2 {
+			t.Errorf("got %+v", job.Status.Nodes)
+		}
+		w.clean()
+	})
+}
+
 // TestVolumeInUseKeepsTheTaint where the driver has attachments, and only there.
 func TestVolumeInUseKeepsTheTaint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
