@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -65,6 +66,34 @@ func TestExcludes(t *testing.T) {
 			c.BootID = "another"
 			if why := p.Excludes(c); why != "" {
 				t.Errorf("%s, before this boot: %q", name, why)
+			}
+		}
+	}
+}
+
+// Who listens is known also where nothing is mounted, so that nothing is asked: a driver that was
+// started anew is not at work on what was asked of the process before.
+func TestWhoListensWhereNothingIsMounted(t *testing.T) {
+	const registered = "/var/lib/kubelet/plugins/csi-plugin/csi.sock"
+	for _, at := range []string{csiSocket, registered} {
+		f := newFake()
+		p := f.serve(t)
+		p.cfg.StepTimeout, p.cfg.Host = time.Minute, &fakeHost{}
+		p.peer = func(net.Conn) int { return 1 << 30 }
+		sockets := p.tools.(*providertest.Tools).Sockets
+		served := sockets[csiSocket]
+		delete(sockets, csiSocket)
+		sockets[at] = served
+		sockets["/var/lib/kubelet/plugins_registry/d.example.com-reg.sock"] = listen(t, func(s *grpc.Server) {
+			register(s, []string{"CSIPlugin", driverName, registered})
+		})
+		for called, atWork := range map[int]bool{1 << 30: true, 1<<30 + 1: false} {
+			c := dead()
+			c.MountPoints[0].Stack, c.MountPoints[1].Stack = nil, nil
+			c.Record.Restaging, c.Record.PendingStage = true, healer.PendingCall{Calls: 1, PID: called}
+			e := collect(t, p, c)
+			if got := p.Excludes(with(c, e)); (got != "") != atWork || !strings.Contains(e.NotAsked, "nothing is mounted") || len(f.take()) > 0 {
+				t.Errorf("%s, of process %d: %q, %+v", at, called, got, e)
 			}
 		}
 	}
