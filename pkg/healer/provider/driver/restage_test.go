@@ -400,6 +400,11 @@ func TestRestageNotWanted(t *testing.T) {
 			if got := strings.Join(h.acts, " "); got != tc.acts || errors.Is(err, healer.ErrNotWanted) != tc.staged || (h.mounted == "") != tc.bare {
 				t.Errorf("it did %q, left %q and fails with %v", got, h.mounted, err)
 			}
+			// A driver that answered OK is not at work any more: the record of its call ends.
+			answer := (*healer.DriverError)(nil)
+			if staged := strings.HasSuffix(tc.acts, "stage"); errors.As(err, &answer) != staged || staged && answer.Pending {
+				t.Errorf("the driver's answer is %+v", answer)
+			}
 		})
 	}
 }

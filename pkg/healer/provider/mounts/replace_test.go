@@ -311,13 +311,28 @@ func TestCoverOnlyWhatIsGone(t *testing.T) {
 	}
 }
 
-// A cover that was interrupted has made the dead mount private: the record has how it was.
-func TestCoverThatWasInterrupted(t *testing.T) {
-	h := &scribe{old: true}
-	s := step(t, h, cases.With(cases.Outliving, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
-		cases.Of(cases.Previously, cases.Errno(syscall.ENOTCONN)))())
-	if err := s.Run(t.Context(), func(context.Context) error { return nil }); err != nil || h.did != "cover" || !h.plan.Shared || h.plan.Private {
-		t.Errorf("%s, %v: %+v", h.did, err, h.plan)
+// An interrupted cover has made the dead mount private: how it was shared is in the record.
+func TestCoverKeepsPropagation(t *testing.T) {
+	for was, want := range map[facts.Propagation]facts.PlacePlan{
+		{}:          {Private: true},
+		{Shared: 5}: {Shared: true},
+		{Master: 3}: {},
+	} {
+		c := cases.With(cases.Outliving)()
+		recorded := healer.MountPointRecord{Dev: cases.Previously, Propagation: was}
+		if c.MountPoints[0].Want != nil {
+			recorded = *c.MountPoints[0].Want
+			recorded.Propagation = was
+		}
+		c.MountPoints[0].Want, c.MountPoints[0].Stack[0].Propagation = &recorded, facts.Propagation{}
+		h := &scribe{old: true}
+		s := step(t, h, c)
+		if s.Name != StepCover || s.Refused != "" || !slices.Equal(s.Heals, []healer.Reason{healer.Disconnected}) {
+			t.Fatalf("%+v", s)
+		}
+		if err := s.Run(t.Context(), func(context.Context) error { return nil }); err != nil || h.did != "cover" || h.plan.Private != want.Private || h.plan.Shared != want.Shared {
+			t.Errorf("%+v: %v, %s %+v", was, err, h.did, h.plan)
+		}
 	}
 }
 
