@@ -40,7 +40,12 @@ var writeBlock = make([]byte, 4096)
 func write(q WriteQuery) (w facts.Write, _ error) {
 	start := time.Now()
 	defer func() { w.Asked, w.Elapsed = true, time.Since(start) }()
-	clone, err := cloneOf(q.Path, q.Want)
+	clone := -1 // made by descriptor: of no other mount that is put on the path meanwhile
+	from, err := thread{}.openMount(q.Path, q.Want)
+	if err == nil {
+		clone, err = mount.Clone(from)
+		_ = unix.Close(from)
+	}
 	switch {
 	case errors.Is(err, operation.ErrRefused), errors.Is(err, unix.EINVAL): // detached, or another one came, since it was found
 		return facts.Write{Answer: answer(opResolve, nil), Unable: true}, nil
@@ -79,15 +84,4 @@ func syncRoot(clone int) facts.Write {
 	defer unix.Close(fd)
 	_, err = mount.RetryEINTR(func() (int, error) { return 0, unix.Fsync(fd) })
 	return facts.Write{Answer: answer(facts.OpSync, err)}
-}
-
-// cloneOf makes a detached clone of the given mount, by a descriptor on it: of no other one that is
-// put on the path meanwhile.
-func cloneOf(p string, want facts.Ref) (clone int, err error) {
-	fd, err := thread{}.openMount(p, want)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(fd)
-	return mount.Clone(fd)
 }
