@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -67,11 +68,22 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 	}
 }
 
-// begins reports whether a worker still has the descriptor of the namespace that it enters
-// before it waits for work.
+// begins reports whether a worker still has a descriptor that it closes before it waits for work: of
+// the namespace that it enters, or one that the server inherited. What a worker opens itself is closed
+// on exec; the first four are the standard ones and the socket.
 func begins(pid int) bool {
-	to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/4", pid))
-	return err == nil && strings.HasPrefix(to, "mnt:")
+	open, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	return err != nil || slices.ContainsFunc(open, func(info string) bool {
+		fd, _ := strconv.Atoi(filepath.Base(info))
+		raw, err := os.ReadFile(info)
+		if fd <= 3 || err != nil {
+			return false
+		}
+		_, flags, _ := strings.Cut(string(raw), "flags:\t")
+		flags, _, _ = strings.Cut(flags, "\n")
+		bits, err := strconv.ParseUint(flags, 8, 64)
+		return err != nil || bits&unix.O_CLOEXEC == 0
+	})
 }
 
 // seesNothing checks that no thread of a worker has a directory, a mapping or a
