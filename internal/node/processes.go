@@ -59,9 +59,9 @@ const (
 	// walkShare is for how many milliseconds of each second walks of one kind may go on: beside 100
 	// volumes that hang, walks took three quarters of a core from the checks of the others.
 	walkShare = 200
-	// walkBurst is for how many milliseconds walks may follow each other without a pause, as those of one
-	// heal do, and of the first checks after a start.
-	walkBurst = 1000
+	// walkBurst is for how many milliseconds walks may follow each other without a pause, as the few of
+	// one heal do.
+	walkBurst = 250
 	// walkCharge is the most that one walk counts for: on a node with however many processes, the next
 	// walk begins after a quarter of a second at the latest.
 	walkCharge = 50 * time.Millisecond
