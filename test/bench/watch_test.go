@@ -30,6 +30,9 @@ func TestWatch(t *testing.T) {
 		used := watchCPU(n) - before
 		row("CPU of server and workers for the loop, 1,000 healthy tmpfs volumes, each once a minute",
 			fmt.Sprintf("%s in %s, %s for a check", milli(used), watchFor, micro(used/1_000)), 100*float64(used)/float64(watchFor), atMost(1, " %"))
+		now := memoryOf(n)
+		row("resident memory of server and idle workers meanwhile", now.String(), mebi(now.resident()), atMost(40, " MiB"))
+		row("the same, shared pages counted once", now.shares(), mebi(now.share()), untold(" MiB"))
 	}
 	if lines["watch-noticed"] {
 		m := noticing{n}
