@@ -35,8 +35,9 @@ type Node interface {
 	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	wanted.Finder
 	// InContainers finds mounts in the running containers of pods, of all if pods is
-	// nil; ProbeInContainers probes them through the containers' own paths.
-	InContainers(ctx context.Context, pods []string, q facts.Filter) (node.Containers, error)
+	// nil, with before not in those that started after the present mounts of the host came;
+	// ProbeInContainers probes them through the containers' own paths.
+	InContainers(ctx context.Context, pods []string, q facts.Filter, before bool) (node.Containers, error)
 	ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error)
 	// Running returns the running containers of pods.
 	Running(ctx context.Context, pods []string) ([]facts.Container, error)

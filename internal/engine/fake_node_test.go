@@ -42,6 +42,7 @@ type fakeNode struct {
 	unverified  []facts.Unverified
 	running     []facts.Container
 	walks       [][]string // whose containers were looked for
+	before      []bool     // whether those of InContainers may be known from an earlier walk
 	walkErr     error
 	onMounts    func()                        // runs before each reading of the table, with the lock held
 	onLook      func(node.InspectQuery) error // runs before each look, without it
@@ -219,7 +220,7 @@ func (w *fakeNode) HolderAt(ctx context.Context, m facts.ContainerMount) *node.H
 	return h
 }
 
-func (w *fakeNode) InContainers(_ context.Context, pods []string, q facts.Filter) (node.Containers, error) {
+func (w *fakeNode) InContainers(_ context.Context, pods []string, q facts.Filter, before bool) (node.Containers, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var found node.Containers
@@ -228,7 +229,7 @@ func (w *fakeNode) InContainers(_ context.Context, pods []string, q facts.Filter
 			found.Unverified = append(found.Unverified, u)
 		}
 	}
-	w.walks = append(w.walks, pods)
+	w.walks, w.before = append(w.walks, pods), append(w.before, before)
 	for _, m := range w.containers {
 		if q.Wants(m.Mount) && (pods == nil || slices.Contains(pods, m.PodUID)) {
 			found.Mounts = append(found.Mounts, m)

@@ -58,7 +58,8 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.engine.cfg.Standalone {
 		asked = nil // any container
 	}
-	seen, err := o.node.InContainers(ctx, asked, o.scanQuery(s, first))
+	// With a record of this boot, what is found proves something, and is what runs now.
+	seen, err := o.node.InContainers(ctx, asked, o.scanQuery(s, first), !o.c.RecordOfThisBoot())
 	if err != nil {
 		return healer.Failed("look for the containers that have the volume", err)
 	}

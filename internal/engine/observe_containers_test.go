@@ -481,6 +481,18 @@ func TestContainersAreScannedWhileAMountPointIsMountedAnew(t *testing.T) {
 	}
 }
 
+// An earlier walk counts for a volume without a record of this boot, and for no other.
+func TestWhichWalkCounts(t *testing.T) {
+	b := newFixture(t)
+	for _, without := range []bool{true, false} {
+		b.before = nil
+		if b.heal(volume); !slices.Equal(b.before, []bool{without}) {
+			t.Errorf("%v, want %v", b.before, without)
+		}
+		b.change(podA, func(m *facts.Mount) { m.ID += 500 })
+	}
+}
+
 // age makes the mounts of the record older.
 func (b *fixture) age(by time.Duration) {
 	for k, r := range b.notes.records {

@@ -87,7 +87,7 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 		return
 	}
 	table, tableErr := e.cfg.Node.Topology()
-	found, err := e.cfg.Node.InContainers(ctx, nil, sick)
+	found, err := e.cfg.Node.InContainers(ctx, nil, sick, false)
 	if err := errors.Join(tableErr, err); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot tell which containers have the volume mounted")
 		return

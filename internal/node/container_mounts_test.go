@@ -233,7 +233,7 @@ func TestProcessEndsBeforeItsMountsAreRead(t *testing.T) {
 			}
 			return a, nil
 		}
-		found, err := n.InContainers(t.Context(), nil, wanted)
+		found, err := n.InContainers(t.Context(), nil, wanted, false)
 		if err != nil || walks != tc.walks || len(found.Mounts) != tc.mounts || !slices.Equal(found.Unverified, tc.unverified) {
 			t.Errorf("%s, after %d walks: %+v, %v", name, walks, found, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -81,10 +82,58 @@ func TestInContainers(t *testing.T) {
 		"of no pods":   {pods: []string{}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 		"of some pods": {pods: []string{"third"}, want: []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
-		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)
+		found, err := n.InContainers(t.Context(), tc.pods, ofVolume, false)
 		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
+	}
+}
+
+// While the mounts stay as they are, a walk answers for all that asks for what started before.
+func TestWalkCountsUntilMountsChange(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	keepsTopology(t, n.Namespace)
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+	walks, cut := 0, false
+	n.walks.walk = func(context.Context, storage) (ops.ProcessesAnswer, error) {
+		walks++
+		return ops.ProcessesAnswer{Cut: cut}, nil
+	}
+	walked := func(before bool) bool {
+		made := walks
+		_, err := n.InContainers(t.Context(), nil, ofVolume, before)
+		done(t, err)
+		return walks > made
+	}
+	// Other tests mount and unmount beside this one.
+	remembered := func() (once bool) {
+		for range 1000 {
+			once = once || !walked(true)
+		}
+		return once
+	}
+	if !remembered() {
+		t.Error("each call walks")
+	}
+	if !walked(false) {
+		t.Error("who asks for all containers that run now got an earlier walk")
+	}
+	for name, change := range map[string]func(){
+		"a mount":                  func() { put(t, root) },
+		"an end of a mount":        func() { done(t, unix.Unmount(root, 0)) },
+		"a mount's new attributes": func() { _, _ = step(t.Context(), n, ops.Finalize, ops.FinalizeQuery{}) },
+	} {
+		remembered()
+		change()
+		if !walked(true) {
+			t.Errorf("%s: an earlier walk counts", name)
+		}
+	}
+	cut = true
+	n.changed()
+	if remembered() {
+		t.Error("a walk that was cut short counts")
 	}
 }
 
@@ -97,7 +146,7 @@ func TestWalkOfACallerWhoLeft(t *testing.T) {
 	leave()
 	var stays <-chan singleflight.Result
 	done(t, n.probes.serialize(ctx, containerWalk, func() error {
-		if _, err := n.InContainers(gone, nil, ofVolume); !errors.Is(err, context.Canceled) {
+		if _, err := n.InContainers(gone, nil, ofVolume, false); !errors.Is(err, context.Canceled) {
 			t.Errorf("who left got %v", err)
 		}
 		stays = n.nextWalk(ctx, containerWalk)

@@ -86,6 +86,7 @@ func (n *Node) UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidat
 func step[Q, A any](ctx context.Context, n *Node, op operation.Op[Q, A], q Q) (A, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
+	defer n.changed()
 	return worker.Call(call, n.cfg.Pool, op, q)
 }
 

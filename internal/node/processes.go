@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -26,11 +27,19 @@ type walks struct {
 	shares map[storage]*rate.Limiter
 	// known are for the next daemonWalk, and only a daemonWalk uses them.
 	known []facts.FUSEDaemon
+	// last is the last containerWalk that saw all processes.
+	last atomic.Pointer[lastWalk]
 
 	mu sync.Mutex
 	// peersOf counts the calls that wait for the peers of a FUSE connection's daemons, which a
 	// daemonWalk tells of no other one.
 	peersOf map[uint64]int
+}
+
+// lastWalk is what a containerWalk found, and a generation of the mount table from before it.
+type lastWalk struct {
+	ops.ProcessesAnswer
+	generation int
 }
 
 func newWalks() walks {
@@ -53,6 +62,21 @@ func (n *Node) processes(ctx context.Context, kind storage) (a ops.ProcessesAnsw
 	case <-ctx.Done():
 		return a, ctx.Err()
 	}
+}
+
+// containers returns the containers; with before at least those that started before the present mounts of the
+// host came. A walk that began later has found these, so while no mount changes, one walk answers for the
+// thousand volumes that a new server sees for the first time.
+func (n *Node) containers(ctx context.Context, before bool) (ops.ProcessesAnswer, error) {
+	now, known := n.generation()
+	if last := n.walks.last.Load(); before && known && last != nil && last.generation == now {
+		return last.ProcessesAnswer, nil
+	}
+	a, err := n.processes(ctx, containerWalk)
+	if known && err == nil && !a.Cut {
+		n.walks.last.Store(&lastWalk{a, now})
+	}
+	return a, err
 }
 
 const (

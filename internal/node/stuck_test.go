@@ -186,14 +186,14 @@ func TestNoWalkBesideOneThatCannotBeEnded(t *testing.T) {
 	if err := n.probes.serialize(context.Background(), containerWalk, func() error { return stuck }); err == nil {
 		t.Fatal("no error")
 	}
-	if _, err := n.InContainers(context.Background(), nil, ofVolume); !errors.Is(err, worker.ErrStuck) {
+	if _, err := n.InContainers(context.Background(), nil, ofVolume, false); !errors.Is(err, worker.ErrStuck) {
 		t.Errorf("got %v", err)
 	}
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {
 		t.Errorf("%+v", s)
 	}
 	close(stuck)
-	if _, err := n.InContainers(context.Background(), nil, ofVolume); err != nil {
+	if _, err := n.InContainers(context.Background(), nil, ofVolume, false); err != nil {
 		t.Error(err)
 	}
 }
@@ -203,7 +203,7 @@ func TestContainersAreFoundBesideAWalkOverOpenFiles(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	done(t, n.probes.serialize(t.Context(), daemonWalk, func() error {
-		_, err := n.InContainers(t.Context(), nil, ofVolume)
+		_, err := n.InContainers(t.Context(), nil, ofVolume, false)
 		return err
 	}))
 }

@@ -27,6 +27,8 @@ type topology struct {
 	patched bool
 	readAll time.Time
 	cost    time.Duration
+	// changes counts the polls that reported a change, and the steps.
+	changes int
 }
 
 // maxShare: before the whole table is read again, maxShare times as long has to pass as the last
@@ -62,7 +64,29 @@ func (n *Namespace) Topology() (Table, error) {
 func (n *Namespace) moved() bool {
 	poll := []unix.PollFd{{Fd: int32(n.changes.Fd()), Events: unix.POLLPRI}}
 	events, err := unix.Poll(poll, 0)
-	return err != nil || events != 0
+	if err == nil && events == 0 {
+		return false
+	}
+	n.topology.changes++
+	return true
+}
+
+// generation returns another number after a mount came, went or was moved, or a step ended (changed). It is
+// not known where Topology is Mounts.
+func (n *Namespace) generation() (now int, known bool) {
+	if _, err := n.Topology(); err != nil || !n.statmount {
+		return 0, false
+	}
+	n.topology.mu.Lock()
+	defer n.topology.mu.Unlock()
+	return n.topology.changes, true
+}
+
+// changed begins another generation: the kernel does not report that a mount's attributes changed.
+func (n *Namespace) changed() {
+	n.topology.mu.Lock()
+	defer n.topology.mu.Unlock()
+	n.topology.changes++
 }
 
 // update reads what is new, or everything where nothing is known. A mount keeps

@@ -30,16 +30,22 @@ func parentMount(t *testing.T) (*Namespace, string) {
 		}
 	})
 	n := openOwn(t)
-	if !n.statmount {
-		if os.Getenv("CI") != "" {
-			t.Fatal("needs Linux 6.13 or newer, and in CI a test that would skip fails")
-		}
-		t.Skip("without unique mount ids (Linux 6.13) no topology is kept")
-	}
+	keepsTopology(t, n)
 	if _, err := n.Topology(); err != nil {
 		t.Fatal(err)
 	}
 	return n, dir
+}
+
+func keepsTopology(t *testing.T, n *Namespace) {
+	t.Helper()
+	switch {
+	case n.statmount:
+	case os.Getenv("CI") != "":
+		t.Fatal("needs Linux 6.13 or newer, and in CI a test that would skip fails")
+	default:
+		t.Skip("without unique mount ids (Linux 6.13) no topology is kept")
+	}
 }
 
 // put mounts a new memory filesystem.
