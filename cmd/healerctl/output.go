@@ -136,22 +136,12 @@ func (t *table) print(w io.Writer) error {
 	return nil
 }
 
-// labelled are lines of text with one label in front of the first.
-type labelled struct {
-	label string
-	lines []string
-}
-
-// printLabelled leaves out labels without a line.
-func printLabelled(w io.Writer, all []labelled) error {
-	var t table
-	for _, l := range all {
-		for i, line := range slices.DeleteFunc(l.lines, func(line string) bool { return line == "" }) {
-			if i > 0 {
-				l.label = ""
-			}
-			t.row("", "  "+l.label, line)
+// labelled adds lines of text, those that are not empty, with one label in front of the first.
+func (t *table) labelled(label string, lines ...string) {
+	for _, line := range lines {
+		if line != "" {
+			t.row("", "  "+label, line)
+			label = ""
 		}
 	}
-	return t.print(w)
 }

@@ -10,17 +10,13 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
 
+// printReport says which volume it is, what is wrong with it, what was done and what a person
+// does, in the words of NodeHealer's message.
 func printReport(w io.Writer, wide bool, r *adminpb.VolumeReport) error {
 	head := printable.Line(r.GetVerdict()+": "+r.GetVolumeId(), maxCellBytes)
 	if _, err := fmt.Fprintln(w, painted(w, r.GetVerdict(), head)); err != nil {
 		return err
 	}
-	return printLabelled(w, reportLines(r, wide))
-}
-
-// reportLines says which volume it is, what is wrong with it, what was done and what a person
-// does, in the words of NodeHealer's message.
-func reportLines(r *adminpb.VolumeReport, wide bool) []labelled {
 	at := func(place, path string) string {
 		if wide && !strings.Contains(place, path) {
 			return place + " " + path
@@ -44,7 +40,7 @@ func reportLines(r *adminpb.VolumeReport, wide bool) []labelled {
 	case slices.Equal(found, now):
 		now = []string{"the same"}
 	}
-	var tried, wouldTry, refused, todo, loop, omitted []string
+	var tried, wouldTry, refused, todo []string
 	for _, o := range r.GetOutcomes() {
 		line := o.GetStep() + " of " + at(o.GetPlace(), o.GetMountPoint())
 		if o.GetError() != "" {
@@ -63,27 +59,25 @@ func reportLines(r *adminpb.VolumeReport, wide bool) []labelled {
 	for i, advice := range r.GetAdvice() {
 		todo = append(todo, fmt.Sprintf("%d. %s", i+1, advice))
 	}
+	var t table
+	t.labelled("driver", r.GetDriver())
+	t.labelled("pv", r.GetPv())
+	t.labelled("claim", r.GetClaim())
+	t.labelled("pods", r.GetPods()...)
+	t.labelled("found", found...)
+	t.labelled("tried", tried...)
+	t.labelled("now", now...)
+	t.labelled("would try", wouldTry...)
+	t.labelled("refused", refused...)
+	t.labelled("to do", todo...)
+	t.labelled("note", r.GetNotes()...)
 	if r.GetLoopError() != "" {
-		loop = []string{"its last error: " + r.GetLoopError()}
+		t.labelled("loop", "its last error: "+r.GetLoopError())
 	}
 	if r.GetOmitted() > 0 {
-		omitted = []string{fmt.Sprintf("%d more lines", r.GetOmitted())}
+		t.labelled("not listed", fmt.Sprintf("%d more lines", r.GetOmitted()))
 	}
-	return []labelled{
-		{"driver", []string{r.GetDriver()}},
-		{"pv", []string{r.GetPv()}},
-		{"claim", []string{r.GetClaim()}},
-		{"pods", r.GetPods()},
-		{"found", found},
-		{"tried", tried},
-		{"now", now},
-		{"would try", wouldTry},
-		{"refused", refused},
-		{"to do", todo},
-		{"note", r.GetNotes()},
-		{"loop", loop},
-		{"not listed", omitted},
-	}
+	return t.print(w)
 }
 
 func inBrackets(text string) string {

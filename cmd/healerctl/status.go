@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +17,12 @@ func newStatus(dial dialer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			byName, lines := map[string]string{}, []labelled(nil)
+			byName, t := map[string]string{}, table{}
 			for _, l := range append([]*adminpb.StatusLine{{Name: "healerctl", Value: version}}, s.GetLines()...) {
 				byName[l.GetName()] = l.GetValue()
-				lines = append(lines, labelled{l.GetName(), []string{l.GetValue()}})
+				t.labelled(l.GetName(), l.GetValue())
 			}
-			return answer(c, *output, byName, func(w io.Writer) error { return printLabelled(w, lines) })
+			return answer(c, *output, byName, t.print)
 		})
 	}
 	return c
