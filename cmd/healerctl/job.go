@@ -23,9 +23,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
-// jobsResource is what the API calls VolumeHealJobs.
-var jobsResource = v1alpha1.GroupVersion.WithResource("volumehealjobs")
-
 const (
 	// jobKept is for how long a job can be looked at that has ended.
 	jobKept = time.Hour
@@ -65,7 +62,7 @@ func (f *claimFlags) run(c *cobra.Command, dryRun bool, claim, output string) er
 	if err != nil {
 		return err
 	}
-	job, err := kube.Create(c.Context(), api, jobsResource, namespace, &v1alpha1.VolumeHealJob{
+	job, err := kube.Create(c.Context(), api, kube.Jobs, namespace, &v1alpha1.VolumeHealJob{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VolumeHealJob"},
 		ObjectMeta: metav1.ObjectMeta{GenerateName: strings.ToLower(string(mode)) + "-" + claim + "-"},
 		Spec: v1alpha1.VolumeHealJobSpec{
@@ -99,7 +96,7 @@ func awaitEnd(ctx context.Context, api kube.Client, stderr io.Writer, job *v1alp
 	err := wait.PollUntilContextCancel(ctx, jobGap, false, func(ctx context.Context) (done bool, _ error) {
 		say(name + ", " + waitsFor(job))
 		var now *v1alpha1.VolumeHealJob
-		now, last = kube.Get[v1alpha1.VolumeHealJob](ctx, api, jobsResource, job.Namespace, job.Name)
+		now, last = kube.Get[v1alpha1.VolumeHealJob](ctx, api, kube.Jobs, job.Namespace, job.Name)
 		switch {
 		case last == nil:
 			job = now

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -103,8 +101,6 @@ func when(t *timestamppb.Timestamp) string {
 // staleAfter is more than twice as long as a node that has the volume takes to write anew.
 const staleAfter = 3 * time.Hour
 
-var claimsResource = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
-
 // claimHealth is what one node says of a claim's volume. It is empty for a claim of which
 // none has said anything.
 type claimHealth struct {
@@ -126,10 +122,26 @@ func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output st
 	if everywhere {
 		namespace = metav1.NamespaceAll
 	}
-	claims, err := claimsHealth(c.Context(), api, namespace)
+	claims := []claimHealth{}
+	err = kube.EachMetadata(c.Context(), api, kube.Claims, namespace, "", func(claim *metav1.PartialObjectMetadata) {
+		before := len(claims)
+		for name, text := range claim.Annotations {
+			one := claimHealth{Namespace: claim.Namespace, Claim: claim.Name}
+			if strings.HasPrefix(name, volumehealth.Annotation) && json.Unmarshal([]byte(text), &one.Value) == nil {
+				claims = append(claims, one)
+			}
+		}
+		if len(claims) == before {
+			claims = append(claims, claimHealth{Namespace: claim.Namespace, Claim: claim.Name})
+		}
+	})
 	if err != nil {
 		return refused(err)
 	}
+	rank := map[string]int{volumehealth.Unhealthy: -2, volumehealth.Healthy: -1}
+	slices.SortFunc(claims, func(a, b claimHealth) int {
+		return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Node, b.Node))
+	})
 	t := table{columns: 5}
 	if output == asWide {
 		t.columns = 6
@@ -143,25 +155,4 @@ func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output st
 		t.row(cmp.Or(one.State, "not checked"), one.Namespace, one.Claim, says, one.Node, one.Since, one.LastChecked)
 	}
 	return answer(c, output, claims, t.print)
-}
-
-func claimsHealth(ctx context.Context, api kube.Client, namespace string) ([]claimHealth, error) {
-	all := []claimHealth{}
-	err := kube.EachMetadata(ctx, api, claimsResource, namespace, "", func(claim *metav1.PartialObjectMetadata) {
-		before := len(all)
-		for name, text := range claim.Annotations {
-			one := claimHealth{Namespace: claim.Namespace, Claim: claim.Name}
-			if strings.HasPrefix(name, volumehealth.Annotation) && json.Unmarshal([]byte(text), &one.Value) == nil {
-				all = append(all, one)
-			}
-		}
-		if len(all) == before {
-			all = append(all, claimHealth{Namespace: claim.Namespace, Claim: claim.Name})
-		}
-	})
-	rank := map[string]int{volumehealth.Unhealthy: -2, volumehealth.Healthy: -1}
-	slices.SortFunc(all, func(a, b claimHealth) int {
-		return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Node, b.Node))
-	})
-	return all, err
 }

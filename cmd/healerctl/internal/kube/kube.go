@@ -14,6 +14,20 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// The kinds of objects, but those of COSI, of which a cluster has one of two versions.
+var (
+	Pods        = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	Nodes       = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	Claims      = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
+	Volumes     = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}
+	Events      = schema.GroupVersionResource{Version: "v1", Resource: "events"}
+	Secrets     = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+	Attachments = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}
+	Jobs        = v1alpha1.GroupVersion.WithResource("volumehealjobs")
 )
 
 // Client is for an API of which each answer is decoded into the type that the caller names.

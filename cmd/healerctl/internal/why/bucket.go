@@ -146,7 +146,7 @@ func retries(message, call string) string {
 // credentials names the pods that were started before a Secret last changed. Of the Secret
 // its metadata is read only.
 func (a *api) credentials(ctx context.Context, name string) {
-	secret, err := a.Metadata.Resource(secrets).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
+	secret, err := a.Metadata.Resource(kube.Secrets).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		a.add("SecretMissing", "Secret "+name+" does not exist", "see the log of the driver's pod (COSI's sidecar writes it)")
 	}
@@ -163,7 +163,7 @@ func (a *api) credentials(ctx context.Context, name string) {
 		a.Unread = append(a.Unread, "when Secret "+name+" last changed: not known (its managedFields do not say)")
 		return
 	}
-	err = kube.Each(ctx, a.Client, pods, a.Namespace, "", func(pod *corev1.Pod) {
+	err = kube.Each(ctx, a.Client, kube.Pods, a.Namespace, "", func(pod *corev1.Pod) {
 		how := uses(pod, name)
 		if how == "" || !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 			return c.State.Running != nil && c.State.Running.StartedAt.Time.Before(changed)

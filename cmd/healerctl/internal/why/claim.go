@@ -18,8 +18,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
-var jobs = v1alpha1.GroupVersion.WithResource("volumehealjobs")
-
 // volume finds out how one volume of the pod stands: its claim, and what the nodes say of it.
 func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
 	var name string
@@ -34,7 +32,7 @@ func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
 	default:
 		return
 	}
-	claim, err := kube.Get[corev1.PersistentVolumeClaim](ctx, p.Client, claims, p.Namespace, name)
+	claim, err := kube.Get[corev1.PersistentVolumeClaim](ctx, p.Client, kube.Claims, p.Namespace, name)
 	if apierrors.IsNotFound(err) {
 		p.add("ClaimNotFound", "claim "+name+" does not exist", p.kubectl("get pvc")+"; create the claim, or correct the pod's volume "+v.Name)
 		return
@@ -84,7 +82,7 @@ func (p *podCase) pending(ctx context.Context, claim *corev1.PersistentVolumeCla
 }
 
 func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
-	pv, err := kube.Get[corev1.PersistentVolume](ctx, p.Client, volumes, "", claim.Spec.VolumeName)
+	pv, err := kube.Get[corev1.PersistentVolume](ctx, p.Client, kube.Volumes, "", claim.Spec.VolumeName)
 	switch {
 	case apierrors.IsNotFound(err):
 		p.lost(claim.Name, claim.Spec.VolumeName)
@@ -116,7 +114,7 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 	slices.Sort(sick)
 	var last *v1alpha1.VolumeHealJob
-	err := kube.Each(ctx, p.Client, jobs, p.Namespace, "", func(j *v1alpha1.VolumeHealJob) {
+	err := kube.Each(ctx, p.Client, kube.Jobs, p.Namespace, "", func(j *v1alpha1.VolumeHealJob) {
 		if j.Spec.Target.PersistentVolumeClaim == claim.Name && (last == nil || last.CreationTimestamp.Before(&j.CreationTimestamp)) {
 			last = j
 		}

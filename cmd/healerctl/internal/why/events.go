@@ -48,7 +48,7 @@ var namedVolume = regexp.MustCompile(`for volume "([^"]*)"`)
 // newest returns the last event of each kind about an object.
 func (a *api) newest(ctx context.Context, uid string) (map[said]*corev1.Event, error) {
 	newest := map[said]*corev1.Event{}
-	err := kube.Each(ctx, a.Client, events, a.Namespace, "involvedObject.uid="+uid, func(e *corev1.Event) {
+	err := kube.Each(ctx, a.Client, kube.Events, a.Namespace, "involvedObject.uid="+uid, func(e *corev1.Event) {
 		says := said{reason: e.Reason}
 		if named := namedVolume.FindStringSubmatch(e.Message); named != nil {
 			says.volume = named[1]

@@ -203,7 +203,7 @@ func (p *podCase) leftovers(ctx context.Context, pool *worker.Pool, kubelet layo
 		return
 	}
 	living := map[string]bool{}
-	err = kube.EachMetadata(ctx, p.Client, pods, "", "spec.nodeName="+p.Node.Name, func(pod *metav1.PartialObjectMetadata) {
+	err = kube.EachMetadata(ctx, p.Client, kube.Pods, "", "spec.nodeName="+p.Node.Name, func(pod *metav1.PartialObjectMetadata) {
 		living[string(pod.UID)] = true
 		living[pod.Annotations["kubernetes.io/config.hash"]] = true // kubelet's UID of a static pod
 	})

@@ -51,11 +51,11 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 	a := &api{c, &Answer{}}
 	asking, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	pod, err := kube.Get[corev1.Pod](asking, a.Client, pods, c.Namespace, name)
+	pod, err := kube.Get[corev1.Pod](asking, a.Client, kube.Pods, c.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && c.Node != nil:
 		a.Subject = "pod " + c.Namespace + "/" + name + " does not exist"
-		if _, err := kube.Get[corev1.Node](asking, a.Client, nodes, "", c.Node.Name); err != nil {
+		if _, err := kube.Get[corev1.Node](asking, a.Client, kube.Nodes, "", c.Node.Name); err != nil {
 			// By a wrong name the node would have no pods, and all their directories would be leftovers.
 			return nil, fmt.Errorf("%s, and of this node nothing is said: %w (--node)", a.Subject, err)
 		}
@@ -123,7 +123,7 @@ func (p *podCase) kubectl(args string) string { return "kubectl " + args + " -n 
 func (p *podCase) node(ctx context.Context) {
 	name := p.pod.Spec.NodeName
 	if name == "" {
-		err := kube.Each(ctx, p.Client, nodes, "", "", func(node *corev1.Node) {
+		err := kube.Each(ctx, p.Client, kube.Nodes, "", "", func(node *corev1.Node) {
 			if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, clustersettings.TaintPrefix) }) {
 				p.add("NotScheduled", "node "+node.Name+" has a taint of node-healer ("+clustersettings.TaintPrefix+"...), which keeps new pods away until a volume has been unstaged there",
 					"wait: the controller takes it off, after minutes at most; kubectl get volumehealjobs -A says how far it is")
@@ -145,7 +145,7 @@ func (p *podCase) driverLog() string {
 // is deleted by force, or a volume that is detached, while the node still writes loses data: the
 // taint comes after the switch.
 func (p *podCase) stateOf(ctx context.Context, name string) *Cause {
-	node, err := kube.Get[corev1.Node](ctx, p.Client, nodes, "", name)
+	node, err := kube.Get[corev1.Node](ctx, p.Client, kube.Nodes, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return &Cause{"NodeGone", "node " + name + " is not in the cluster any more; its machine may still run, and write", []string{
@@ -185,7 +185,7 @@ func (p *podCase) attached(ctx context.Context) {
 	if !p.mounting || p.pod.Spec.NodeName == "" || len(p.volumes) == 0 {
 		return
 	}
-	err := kube.Each(ctx, p.Client, attachments, "", "", func(a *storagev1.VolumeAttachment) {
+	err := kube.Each(ctx, p.Client, kube.Attachments, "", "", func(a *storagev1.VolumeAttachment) {
 		i := slices.IndexFunc(p.volumes, func(v volume) bool {
 			return v.pv != "" && v.pv == ptr.Deref(a.Spec.Source.PersistentVolumeName, "") && !v.shared
 		})
