@@ -29,7 +29,7 @@ type cosi struct {
 		CredentialsSecretName string              `json:"credentialsSecretName"`
 	} `json:"spec"`
 	Status struct {
-		ReadyToUse *bool `json:"readyToUse"`
+		ReadyToUse bool `json:"readyToUse"`
 		Error      *struct {
 			Time    string `json:"time"`
 			Message string `json:"message"`
@@ -49,7 +49,7 @@ type bucketClaimAccess struct {
 
 // ready reports whether an object is what its creator wants.
 func (c *cosi) ready() bool {
-	return c.Status.ReadyToUse != nil && *c.Status.ReadyToUse || c.Status.BucketReady || c.Status.AccessGranted
+	return c.Status.ReadyToUse || c.Status.BucketReady || c.Status.AccessGranted
 }
 
 // secretFor returns the Secret of a BucketAccess for a claim; empty if it is not for that one.
