@@ -64,7 +64,8 @@ func newDoctor(dial dialer) *cobra.Command {
 			return err
 		}
 		defer closePool(c.Context())
-		all := append([]examined{ownRights(), kernel(release())}, lookAt(c.Context(), pool, lookAtKubelet, "kubelet", kubelet)...)
+		release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+		all := append([]examined{ownRights(), kernel(strings.TrimSpace(string(release)))}, lookAt(c.Context(), pool, lookAtKubelet, "kubelet", kubelet)...)
 		socket, err := server(c.Context(), dial)
 		if err != nil {
 			return err // a wrong --endpoint
@@ -110,14 +111,6 @@ func ownRights() examined {
 		return examined{"rights", missing, lack.What + "; in a pod: " + lack.Fix}
 	}
 	return examined{"rights", fit, "root, with all capabilities that the work takes"}
-}
-
-func release() string {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(name.Release[:])
 }
 
 // kernelLine is what docs/kernels.md says of kernels below a version.
