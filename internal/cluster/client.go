@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -79,15 +78,6 @@ func (c *client) do(ctx context.Context, r request, verb *rest.Request, into run
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return explain(r, c.on(r, verb).Do(ctx).Into(into))
-}
-
-// list reads one page of a list. The caller sets the deadline, and explains the error.
-func (c *client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
-	answer := c.on(r, c.core.Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
-	if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && o.Limit > 1 {
-		return nil, errLargePage
-	}
-	return answer.Get()
 }
 
 // request names what is asked of the API in RBAC's words.

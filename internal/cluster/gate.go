@@ -31,26 +31,21 @@ func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint
 	if w.unknown != nil {
 		return false, unknown(w.unknown)
 	}
-	if err := w.wantedBy(known); err != nil {
-		return false, onlyUnknown(err)
+	unwanted := w.wantedBy(known)
+	if unwanted == nil {
+		now, err := get(ctx, c.reader, podKind, known.Namespace, known.Name)
+		switch {
+		case err != nil:
+			return false, unknown(err)
+		case now == nil || now.UID != known.UID:
+			return false, nil
+		}
+		unwanted = w.wantedBy(now)
 	}
-	now, err := get(ctx, c.reader, podKind, known.Namespace, known.Name)
-	switch {
-	case err != nil:
-		return false, unknown(err)
-	case now == nil || now.UID != known.UID:
-		return false, nil
+	if errors.Is(unwanted, errMayHaveEnded) {
+		return false, unwanted
 	}
-	err = w.wantedBy(now)
-	return err == nil, onlyUnknown(err)
-}
-
-// onlyUnknown returns what wantedBy says if that leaves open whether the pod wants the volume.
-func onlyUnknown(err error) error {
-	if errors.Is(err, errMayHaveEnded) {
-		return err
-	}
-	return nil
+	return unwanted == nil, nil
 }
 
 // Enter implements healer.Gate.

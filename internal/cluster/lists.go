@@ -28,22 +28,21 @@ const (
 	maxLists = 3
 )
 
-// errLargePage says that a page of several objects has more bytes than maxPageBytes.
-var errLargePage = errors.New("the page is too large to be decoded")
-
 // errOtherSnapshot says that the pages of a list are of different snapshots.
 var errOtherSnapshot = errors.New("the pages of the list are of different resource versions")
 
 // pages reads a list page by page and hands on each object, which the caller may keep
 // and change, and its resource version at the end. All pages are of one snapshot, so
-// that an object that moves between pages is not missed. The caller explains the error.
+// that an object that moves between pages is not missed. The caller sets the deadline, and
+// explains the error.
 func (c *client) pages(ctx context.Context, what request, selector fields.Selector, perPage int64, take func(runtime.Object)) (snapshot string, err error) {
 	for page := (metav1.ListOptions{Limit: perPage, FieldSelector: selector.String()}); ; {
-		list, err := c.list(ctx, what, page)
-		if errors.Is(err, errLargePage) {
+		answer := c.on(what, c.core.Get()).VersionedParams(&page, metav1.ParameterCodec).Do(ctx)
+		if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && page.Limit > 1 {
 			page.Limit = 1
 			continue
 		}
+		list, err := answer.Get()
 		if err != nil {
 			return "", err
 		}
