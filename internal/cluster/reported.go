@@ -147,24 +147,19 @@ func leftAlone(r healer.Report, words func(healer.Report) string) (m message, wh
 		said := printable.Line(words(r), maxTextBytes-len(end))
 		return message{reason: string(r.Left.Reason), severity: corev1.EventTypeWarning, text: said + end}, r.Left.String() + digits.ReplaceAllString(detail, "0")
 	case healer.DryRun:
-		why = line("dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed")
+		var offers []string // by names that are the same in the next check
+		for _, s := range r.After.Offers() {
+			at, _ := mountPointName(r.After.Case, s.MountPoint.Path)
+			if at == s.MountPoint.Path {
+				at = "at " + healer.QuoteName(at)
+			}
+			offers = append(offers, s.Name+" "+at)
+		}
+		slices.Sort(offers)
+		why = line("dry run: would try " + strings.Join(slices.Compact(offers), ", ") + ", unless the policy refuses it. Nothing was changed")
 		return message{reason: reasonDryRun, severity: corev1.EventTypeNormal, text: why}, why
 	}
 	return message{}, ""
-}
-
-// offersOf lists the steps that may be tried, each once, by names that are the same in the
-// next check.
-func offersOf(r healer.Report) (all []string) {
-	for _, s := range r.After.Offers() {
-		at, _ := mountPointName(r.After.Case, s.MountPoint.Path)
-		if at == s.MountPoint.Path {
-			at = "at " + healer.QuoteName(at)
-		}
-		all = append(all, s.Name+" "+at)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // line returns a text as the message of an event.

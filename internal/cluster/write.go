@@ -28,35 +28,24 @@ func (w *view) mayWrite(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot ask which volumes have this handle: %w", err)
 	}
-	var own []*corev1.PersistentVolume
-	for _, pv := range sameHandle {
-		if name.directory == "" || pv.Name == name.directory {
-			own = append(own, pv)
-		}
-	}
+	own := slices.DeleteFunc(slices.Clone(sameHandle), func(pv *corev1.PersistentVolume) bool {
+		return name.directory != "" && pv.Name != name.directory
+	})
 	if len(own) != 1 { // without one nothing is proven; of several it is not known which
 		return fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(own), name.driver)
 	}
-	pv := own[0]
-	if allowed, err := w.writesWithoutAttachment(ctx, pv.Spec.CSI.Driver); err != nil || allowed {
-		return err
-	}
-	return w.attachedHere(ctx, pv, sameHandle)
-}
-
-// writesWithoutAttachment returns true for a driver without attachments to whose
-// devices the settings allow writes, and an error for one whose they do not.
-func (w *view) writesWithoutAttachment(ctx context.Context, driver string) (bool, error) {
+	driver := own[0].Spec.CSI.Driver
 	object, err := get(ctx, w.c.reader, driverKind, "", driver)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("cannot ask whether driver %s attaches volumes: %w", driver, err)
+		return fmt.Errorf("cannot ask whether driver %s attaches volumes: %w", driver, err)
 	case object == nil, object.Spec.AttachRequired == nil, *object.Spec.AttachRequired:
-		return false, nil // Kubernetes takes a driver without that object for one that attaches
+		// Kubernetes takes a driver without that object for one that attaches.
+		return w.attachedHere(ctx, own[0], sameHandle)
 	case slices.Contains(w.settings.writeWithoutAttachment, driver):
-		return true, nil
+		return nil
 	}
-	return false, fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
+	return fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
 		driver, clustersettings.WriteWithoutAttachment, w.c.configMapName())
 }
 
