@@ -29,15 +29,26 @@ const reasonUnjudged = "Unjudged"
 // call asks a node about a volume once. The timeout is for the call alone.
 func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, timeout time.Duration) outcome {
 	finding, done := context.WithTimeout(ctx, routeTimeout)
-	route, none := g.find(finding, node)
-	done()
-	if none != nil {
-		return *none
+	defer done()
+	if err := g.nodeReady(finding, node); err != nil {
+		return hindered(ReasonNodeNotReady, passing, "%v", err)
 	}
-	tls := &handshakes{TransportCredentials: credentials.NewTLS(route.tls)}
-	conn, err := grpc.NewClient("passthrough:///"+route.address,
+	address, annotations, err := g.registered(finding, node)
+	if err != nil {
+		return hindered(ReasonGatewayNotRegistered, changing, "no gateway is registered in namespace %s for node %s that can be called: %v", g.Namespace, node, err)
+	}
+	config, err := g.Trust.config(annotations)
+	if err != nil {
+		return hindered(ReasonCertificateRefused, distrusted, "the gateway of node %s cannot be verified: %v", node, err)
+	}
+	token, err := g.makeToken(finding, node)
+	if err != nil {
+		return hindered(ReasonTokenNotMade, passing, "make a token for the gateway of node %s: %v", node, err)
+	}
+	tls := &handshakes{TransportCredentials: credentials.NewTLS(config)}
+	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(tls),
-		grpc.WithPerRPCCredentials(route.token),
+		grpc.WithPerRPCCredentials(token),
 		grpc.WithNoProxy(), // pods are in the cluster
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"net/url"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
@@ -42,37 +40,6 @@ type gateways struct {
 
 func newGateways(reader client.Reader, api client.SubResourceClientConstructor, cfg Gateways) *gateways {
 	return &gateways{Gateways: cfg, reader: reader, api: api, tokens: map[string]nodeToken{}}
-}
-
-// route is how one node's gateway is called.
-type route struct {
-	address string
-	tls     *tls.Config
-	token   bearer
-}
-
-// find returns the route to a node's gateway, or why there is none.
-func (g *gateways) find(ctx context.Context, node string) (route, *outcome) {
-	none := func(reason string, class api.Class, format string, args ...any) (route, *outcome) {
-		o := hindered(reason, class, format, args...)
-		return route{}, &o
-	}
-	if err := g.nodeReady(ctx, node); err != nil {
-		return none(ReasonNodeNotReady, passing, "%v", err)
-	}
-	address, annotations, err := g.registered(ctx, node)
-	if err != nil {
-		return none(ReasonGatewayNotRegistered, changing, "no gateway is registered in namespace %s for node %s that can be called: %v", g.Namespace, node, err)
-	}
-	config, err := g.Trust.config(annotations)
-	if err != nil {
-		return none(ReasonCertificateRefused, distrusted, "the gateway of node %s cannot be verified: %v", node, err)
-	}
-	token, err := g.makeToken(ctx, node)
-	if err != nil {
-		return none(ReasonTokenNotMade, passing, "make a token for the gateway of node %s: %v", node, err)
-	}
-	return route{address: address, tls: config, token: token}, nil
 }
 
 // nodeReady returns nil if a node is ready as far as the API knows: a call to one that

@@ -3,6 +3,7 @@ package controller
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,10 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
-// site is all that a route to a node is found by.
+// site is all that a node's gateway is found by.
 type site struct {
 	node         *corev1.Node
 	pod          *corev1.Pod
@@ -47,7 +50,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) find(t *testing.T) (route, *outcome) {
+func (s *site) gateways(t *testing.T) *gateways {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
@@ -59,13 +62,21 @@ func (s *site) find(t *testing.T) (route, *outcome) {
 		}
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
-	return newGateways(api, api, Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity}).find(t.Context(), "node-1")
+	return newGateways(api, api, Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity})
 }
 
 func TestGatewayIsFoundByItsRegistration(t *testing.T) {
-	found, none := newSite(t).find(t)
-	if none != nil || found.address != "[fd00::1]:9070" || found.token != "fake-token" || found.tls == nil || found.tls.InsecureSkipVerify {
-		t.Errorf("got %+v, %+v", found, none)
+	g := newSite(t).gateways(t)
+	must(t, g.nodeReady(t.Context(), "node-1"))
+	address, annotations, err := g.registered(t.Context(), "node-1")
+	if err != nil || address != "[fd00::1]:9070" {
+		t.Errorf("got %s, %v", address, err)
+	}
+	if config, err := g.Trust.config(annotations); err != nil || config.InsecureSkipVerify {
+		t.Errorf("got %+v, %v", config, err)
+	}
+	if token, err := g.makeToken(t.Context(), "node-1"); err != nil || token != "fake-token" {
+		t.Errorf("got %s, %v", token, err)
 	}
 }
 
@@ -95,9 +106,9 @@ func TestGatewayIsNotFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			tc.change(s)
-			found, none := s.find(t)
-			if none == nil || none.reason != tc.reason || none.code != "" || !strings.Contains(none.message, tc.says) {
-				t.Errorf("got %+v, %+v", found, none)
+			o := s.gateways(t).call(t.Context(), "node-1", v1alpha1.ModeCheck, &healerpb.NodeHealerRequest{}, time.Second)
+			if o.reason != tc.reason || o.code != "" || !strings.Contains(o.message, tc.says) {
+				t.Errorf("got %+v", o)
 			}
 		})
 	}
