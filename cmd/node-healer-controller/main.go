@@ -28,10 +28,14 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-func main() { command.Main("node-healer-controller", parse, start) }
+func main() { command.Main("node-healer-controller", parse, run) }
 
-// start does what the command line asks for: mostly, to run until ctx ends.
-func start(ctx context.Context, cfg config) error {
+// stopTimeout is how long what runs may take to end: less than the pod's grace period.
+// Calls are cancelled; the nodes finish what they have begun.
+const stopTimeout = 20 * time.Second
+
+// run does what the command line asks for: mostly, to run the controller until ctx ends.
+func run(ctx context.Context, cfg config) error {
 	if cfg.version {
 		fmt.Println("node-healer-controller", version)
 		return nil
@@ -39,15 +43,6 @@ func start(ctx context.Context, cfg config) error {
 	if err := cfg.logging.Set(); err != nil {
 		return err
 	}
-	return run(ctx, cfg)
-}
-
-// stopTimeout is how long what runs may take to end: less than the pod's grace period.
-// Calls are cancelled; the nodes finish what they have begun.
-const stopTimeout = 20 * time.Second
-
-// run runs the controller until ctx ends.
-func run(ctx context.Context, cfg config) error {
 	ctrl.SetLogger(klog.Background())
 	api, err := rest.InClusterConfig()
 	if cfg.kubeconfig != "" {

@@ -235,7 +235,7 @@ func (p *pass) begins(ctx context.Context, next ledgerEntry, allowed clustersett
 // the new pod would have the dead superblock. With an *ending the controller gives up.
 func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	switch {
-	case entry.late():
+	case pastDeadline(entry.Start):
 		return refuse(p.tookTooLong())
 	case entry.ClaimUID != p.volume.claim.UID:
 		return refuse("another claim has its name now")
@@ -280,7 +280,7 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 		return refuse("something else is wrong now: " + e.asked.message)
 	}
 	switch tainted := entry.taints(e.node); {
-	case begun && !tainted, entry.late(): // meanwhile
+	case begun && !tainted, pastDeadline(entry.Start): // meanwhile
 		return nil
 	case !tainted:
 		err := p.writeTaints(ctx, e.node, append(slices.Clone(e.node.Spec.Taints), taintOf(entry.ClaimUID, entry.Start)))

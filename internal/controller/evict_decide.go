@@ -21,7 +21,7 @@ import (
 const (
 	// maxSick is how many volumes of one driver may be sick: with more it is the storage.
 	maxSick = 3
-	// maxEvicted is how many pods one job evicts: MaxItems of its schema.
+	// maxEvicted is how many pods one job evicts: the ledger names each.
 	maxEvicted = 100
 	// maxOthers is how many other volumes the evicted pods may have together: the node is
 	// asked for each.

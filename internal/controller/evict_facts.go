@@ -28,9 +28,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
-// unfenced is the state of a NetworkFence that fences nothing.
-const unfenced = "Unfenced"
-
 // everywhere lists the objects of all namespaces.
 var everywhere = client.ListOptions{Limit: objectsPerPage}
 
@@ -224,7 +221,7 @@ func (r *Reconciler) readFences(ctx context.Context, e *evidence) error {
 	err := list(ctx, r, fences, everywhere, func(f *unstructured.Unstructured) error {
 		state, _, _ := unstructured.NestedString(f.Object, "spec", "fenceState")
 		result, _, _ := unstructured.NestedString(f.Object, "status", "result")
-		if state == unfenced && result == "Succeeded" {
+		if state == "Unfenced" && result == "Succeeded" { // it fences nothing
 			return nil
 		}
 		cidrs, _, err := unstructured.NestedStringSlice(f.Object, "spec", "cidrs")

@@ -63,11 +63,8 @@ func (l ledgerEntry) taints(node *corev1.Node) bool {
 	return l.NoTaint || slices.Contains(node.Spec.Taints, taintOf(l.ClaimUID, l.Start))
 }
 
-// late reports whether the entry's taint has to go, whatever its job says.
-func (l ledgerEntry) late() bool { return pastDeadline(l.Start) }
-
-// pastDeadline reports whether a taint of that time has to go. One from the future is as late: a
-// controller whose clock was ahead would else keep it for as long.
+// pastDeadline reports whether a taint of that time has to go, whatever its job says. One from
+// the future is as late: a controller whose clock was ahead would else keep it for as long.
 func pastDeadline(start int64) bool { return time.Since(time.Unix(start, 0)).Abs() > evictDeadline }
 
 // ledger has the evictions that count.

@@ -52,7 +52,7 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 		claim := entry.Namespace + "/" + entry.Claim
 		switch {
 		case !entry.open():
-		case entry.late(): // also while other jobs keep the claim busy
+		case pastDeadline(entry.Start): // also while other jobs keep the claim busy
 			errs = append(errs, r.clean(ctx, entry))
 		case r.claims.take(claim): // else its job is at work
 			errs = append(errs, r.cleanAbandoned(ctx, entry))
