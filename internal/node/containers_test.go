@@ -119,15 +119,18 @@ func TestWalkCountsUntilMountsChange(t *testing.T) {
 	if !walked(false) {
 		t.Error("who asks for all containers that run now got an earlier walk")
 	}
-	for name, change := range map[string]func(){
-		"a mount":                  func() { put(t, root) },
-		"an end of a mount":        func() { done(t, unix.Unmount(root, 0)) },
-		"a mount's new attributes": func() { _, _ = step(t.Context(), n, ops.Finalize, ops.FinalizeQuery{}) },
+	for _, tc := range []struct { // in this order: what is mounted is then unmounted
+		name   string
+		change func()
+	}{
+		{"a mount", func() { put(t, root) }},
+		{"an end of a mount", func() { done(t, unix.Unmount(root, 0)) }},
+		{"a mount's new attributes", func() { _, _ = step(t.Context(), n, ops.Finalize, ops.FinalizeQuery{}) }},
 	} {
 		remembered()
-		change()
+		tc.change()
 		if !walked(true) {
-			t.Errorf("%s: an earlier walk counts", name)
+			t.Errorf("%s: an earlier walk counts", tc.name)
 		}
 	}
 	cut = true
