@@ -74,7 +74,10 @@ func (n *Namespace) moved() bool {
 // generation returns another number after a mount came, went or was moved, or a step ended (changed). It is
 // not known where Topology is Mounts.
 func (n *Namespace) generation() (now int, known bool) {
-	if _, err := n.Topology(); err != nil || !n.statmount {
+	if !n.statmount {
+		return 0, false // without reading the whole table
+	}
+	if _, err := n.Topology(); err != nil {
 		return 0, false
 	}
 	n.topology.mu.Lock()
