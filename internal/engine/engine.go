@@ -35,7 +35,7 @@ type Node interface {
 	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	wanted.Finder
 	// InContainers finds mounts in the running containers of pods, of all if pods is
-	// nil, with before not in those that started after the present mounts of the host came;
+	// nil, with before maybe not in those that started after the present mounts of the host came;
 	// ProbeInContainers probes them through the containers' own paths.
 	InContainers(ctx context.Context, pods []string, q facts.Filter, before bool) (node.Containers, error)
 	ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error)

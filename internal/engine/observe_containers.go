@@ -58,8 +58,7 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.engine.cfg.Standalone {
 		asked = nil // any container
 	}
-	// With a record of this boot, what is found proves something, and is what runs now.
-	seen, err := o.node.InContainers(ctx, asked, o.scanQuery(s, first), !o.c.RecordOfThisBoot())
+	seen, err := o.node.InContainers(ctx, asked, o.scanQuery(s, first), o.newOnesWork(s.now))
 	if err != nil {
 		return healer.Failed("look for the containers that have the volume", err)
 	}
@@ -72,6 +71,16 @@ func (o *observation) containers(ctx context.Context) error {
 	}
 	o.noteScanned(s, probes)
 	return nil
+}
+
+// newOnesWork reports whether containers that started after the host's present mounts came need not be
+// found. With a record of this boot they prove something. Where a target is bare, has a placeholder or another
+// superblock, they have that, and nobody would look for them again. On NFS a directory that they have becomes
+// stale without a change of mounts.
+func (o *observation) newOnesWork(now facts.Mount) bool {
+	return !o.c.RecordOfThisBoot() && !facts.IsNFS(now.FSType) && !slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool {
+		return p.Role == healer.RoleTarget && (!p.Mounted() || p.Dev() != now.Dev || p.Unfinished())
+	})
 }
 
 func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {

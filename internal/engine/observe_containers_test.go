@@ -481,15 +481,40 @@ func TestContainersAreScannedWhileAMountPointIsMountedAnew(t *testing.T) {
 	}
 }
 
-// An earlier walk counts for a volume without a record of this boot, and for no other.
+// An earlier walk counts only for a volume without a record of this boot, and only where a container that
+// starts now gets what works.
 func TestWhichWalkCounts(t *testing.T) {
-	b := newFixture(t)
-	for _, without := range []bool{true, false} {
-		b.before = nil
-		if b.heal(volume); !slices.Equal(b.before, []bool{without}) {
-			t.Errorf("%v, want %v", b.before, without)
+	another := facts.Dev{Minor: 99}
+	for name, tc := range map[string]struct {
+		change func(*fixture)
+		counts bool
+	}{
+		"all works":         {func(*fixture) {}, true},
+		"nothing is staged": {func(b *fixture) { b.unmount(staging) }, true},
+		"a record of another boot": {func(b *fixture) {
+			b.healthy()
+			for k, r := range b.notes.records {
+				r.BootID = "boot-0"
+				b.notes.records[k] = r
+			}
+		}, true},
+		"a record of this boot":     {func(b *fixture) { b.healthy(); b.change(podA, func(m *facts.Mount) { m.ID += 500 }) }, false},
+		"a bare target":             {func(b *fixture) { b.unmount(podA) }, false},
+		"a placeholder at a target": {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.Attr = placeholder }) }, false},
+		"another one lives there":   {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.Dev = another }) }, false},
+		"NFS, stale without a mount": {func(b *fixture) {
+			for _, p := range []string{podA, staging} {
+				b.change(p, func(m *facts.Mount) { m.FSType = "nfs4" })
+			}
+		}, false},
+	} {
+		b := newFixture(t)
+		b.answers[another] = b.answers[disk]
+		tc.change(b)
+		b.before, b.engine.scanned = nil, newScannedVolumes()
+		if b.heal(volume); len(b.before) == 0 || slices.Contains(b.before, !tc.counts) {
+			t.Errorf("%s: %v, want %v", name, b.before, tc.counts)
 		}
-		b.change(podA, func(m *facts.Mount) { m.ID += 500 })
 	}
 }
 

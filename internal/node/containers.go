@@ -32,7 +32,7 @@ const maxWalks = 3
 // InContainers looks for mounts in the mount namespaces of the pods' running containers, with nil for
 // pods in all namespaces but the host's. It walks no path and asks no filesystem. A mount at one of
 // kubelet's own paths is left out: it is a copy of the host's mount, as in a CSI driver's container.
-// With before, a container is left out that started after the present mounts of the host came.
+// With before, a container may be left out that started after the present mounts of the host came.
 func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter, before bool) (found Containers, err error) {
 	for range maxWalks {
 		walk, err := n.containers(ctx, before)
