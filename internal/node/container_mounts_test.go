@@ -240,6 +240,28 @@ func TestProcessEndsBeforeItsMountsAreRead(t *testing.T) {
 	}
 }
 
+// A container in a container copies what that one has, and not what the host has by then.
+func TestContainerInAContainerAfterAWalk(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	keepsTopology(t, n.Namespace)
+	at := t.TempDir()
+	pid, _ := propagatedMounts(t, `mount -t tmpfs x "$1"`, []string{at})
+	wanted := facts.Filter{Superblocks: []facts.Dev{devAt(t, pid, at)}}
+	outer := containerOf(t, pid)
+	running := []facts.Container{outer}
+	n.walks.walk = func(context.Context, storage) (ops.ProcessesAnswer, error) {
+		return ops.ProcessesAnswer{Containers: running}, nil
+	}
+	for want := 1; want <= 2; want++ {
+		found, err := n.InContainers(t.Context(), nil, wanted, true)
+		if err != nil || len(found.Mounts) != want {
+			t.Errorf("%d containers: %+v, %v", want, found, err)
+		}
+		running = []facts.Container{outer, outer} // two with the same mounts
+	}
+}
+
 // One pod's mounts do not use up what is looked at for others.
 func TestMoreMountsThanAreInspected(t *testing.T) {
 	realKernel(t)

@@ -35,14 +35,15 @@ const maxWalks = 3
 // With before, a container may be left out that started after the present mounts of the host came.
 func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter, before bool) (found Containers, err error) {
 	for range maxWalks {
-		walk, err := n.containers(ctx, before)
+		walk, earlier, err := n.containers(ctx, before)
 		before = false // what has ended since then may have left another process
 		if err != nil {
 			return found, err
 		}
 		found = Containers{}
 		ended, err := n.addMounts(ctx, found.inspectable(walk, pods), q, &found)
-		if err != nil || !ended {
+		// A container in a container copies what that one has mounted, whatever the host has by then.
+		if err != nil || !ended && (!earlier || len(found.Mounts) == 0) {
 			return found, err
 		}
 	}

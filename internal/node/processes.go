@@ -66,17 +66,17 @@ func (n *Node) processes(ctx context.Context, kind storage) (a ops.ProcessesAnsw
 
 // containers returns the containers; with before at least those that started before the present mounts of the
 // host came. A walk that began later has found these, so while no mount changes, one walk answers for the
-// thousand volumes that a new server sees for the first time.
-func (n *Node) containers(ctx context.Context, before bool) (ops.ProcessesAnswer, error) {
+// thousand volumes that a new server sees for the first time. earlier is true for a walk from before this call.
+func (n *Node) containers(ctx context.Context, before bool) (a ops.ProcessesAnswer, earlier bool, err error) {
 	now, known := n.generation()
 	if last := n.walks.last.Load(); before && known && last != nil && last.generation == now {
-		return last.ProcessesAnswer, nil
+		return last.ProcessesAnswer, true, nil
 	}
-	a, err := n.processes(ctx, containerWalk)
+	a, err = n.processes(ctx, containerWalk)
 	if known && err == nil && !a.Cut {
 		n.walks.last.Store(&lastWalk{a, now})
 	}
-	return a, err
+	return a, false, err
 }
 
 const (
