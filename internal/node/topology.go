@@ -60,7 +60,8 @@ func (n *Namespace) Topology() (Table, error) {
 	return t.table, nil
 }
 
-// moved reports whether the namespace's mounts changed since it was last asked.
+// moved reports whether the namespace's mounts changed since it was last asked. Only Topology asks, with
+// the lock held: the answer is given once.
 func (n *Namespace) moved() bool {
 	poll := []unix.PollFd{{Fd: int32(n.changes.Fd()), Events: unix.POLLPRI}}
 	events, err := unix.Poll(poll, 0)

@@ -106,39 +106,30 @@ func (k Kubelet) Layout(p string) Path {
 		return Path{}
 	}
 	rel = rel[1:]
-	part, n := split(rel)
+	part := strings.Split(rel, "/")
 	switch {
-	case n == 6 && part[0] == "pods" && part[2]+"/"+part[3] == podVolumes && part[5] == "mount":
-		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: strings.TrimSuffix(p, "mount") + "vol_data.json"}
-	case n == 6 && part[0] == "pods" && part[2] == subpaths:
+	case len(part) == 6 && part[0] == "pods" && part[2]+"/"+part[3] == podVolumes && part[5] == "mount":
+		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
+	case len(part) == 6 && part[0] == "pods" && part[2] == subpaths:
 		return Path{Kind: Subpath, PodUID: part[1], PV: part[3]}
-	case n == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
+	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
 		return Path{Kind: PodBlock, PodUID: part[1], PV: part[4], VolData: k.blockVolData(part[4])}
 	}
 	rel, beneath = strings.CutPrefix(rel, csiPlugins+"/")
 	if !beneath {
 		return Path{}
 	}
-	part, n = split(rel)
+	part = strings.Split(rel, "/")
 	switch {
-	case n == 4 && part[0] == "volumeDevices" && part[1] == "publish":
+	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
 		return Path{Kind: Block, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
-	case n >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
+	case len(part) >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
 		return Path{Kind: BlockStaging, PV: part[2], VolData: k.blockVolData(part[2])}
-	case n >= 3 && part[2] == "globalmount":
+	case len(part) >= 3 && part[2] == "globalmount":
 		dir := k.Root + "/" + csiPlugins + "/" + part[0] + "/" + part[1]
 		return Path{Kind: Staging, Base: dir + "/globalmount", VolData: dir + "/vol_data.json"}
 	}
 	return Path{}
-}
-
-// split returns the first names of a path, and how many it has: 7 for more. It makes no slice, as the paths of
-// all mounts are parsed again and again.
-func split(p string) (names [7]string, n int) {
-	for more := true; more && n < len(names); n++ {
-		names[n], p, more = strings.Cut(p, "/")
-	}
-	return names, n
 }
 
 func (k Kubelet) blockVolData(pv string) string {
