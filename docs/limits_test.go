@@ -62,7 +62,7 @@ var limits = []struct{ what, limit string }{
 		what: "the loop: checks",
 		limit: "{internal/loop.maxChecks} at once, " +
 			"{internal/loop.maxSlow} of them of volumes whose last check took over {internal/loop.slowCheck}; " +
-			"{internal/loop.checksPerSecond} begin in a second, {internal/loop.checksBurst} at once; {internal/loop.maxVolumes} volumes; " +
+			"{internal/loop.checksPerSecond} begin in a second or at once; {internal/loop.maxVolumes} volumes; " +
 			"{internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed",
 	},
 	{what: "the loop: heals", limit: "{internal/loop.maxHeals} at once; {internal/loop.healsPerMinute} begin in a minute, {internal/loop.healsBurst} at once"},

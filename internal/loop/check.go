@@ -102,18 +102,18 @@ func (l *Loop) finish(r result) {
 	l.log(r)
 }
 
-// nextTurn returns when a volume that was just checked is checked next: after the interval give or take a
-// tenth, so that volumes that were once checked together do not stay together. After the first check of a
-// volume that was due at once it is any time up to the interval: volumes that came together are spread.
+// nextTurn returns when a volume that was just checked is checked next: an interval later, give or take a
+// turn, so that volumes that were once checked together do not stay together. After the first check of a
+// volume that was due at once it is any turn within the interval: volumes that came together are spread.
 // Checks begin in turns: several at once cost half of what each costs alone, as processes are awake and
 // caches warm.
 func (l *Loop) nextTurn(v *volume, now time.Time) time.Time {
-	gap := l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
+	wait := turns - 1 + rand.N(3) //nolint:gosec // a schedule is no secret
 	if v.checked.IsZero() && !v.due.After(v.expected) {
-		gap = rand.N(l.cfg.Interval) //nolint:gosec // as above
+		wait = 1 + rand.N(turns) //nolint:gosec // as above
 	}
-	at, turn := now.Add(gap), l.cfg.Interval/turns
-	return at.Add((turn - at.Sub(l.began)%turn) % turn)
+	turn := l.cfg.Interval / turns
+	return now.Add(time.Duration(wait)*turn - now.Sub(l.firstTurn)%turn)
 }
 
 // log writes a line when the outcome is another one than that of the last check. A

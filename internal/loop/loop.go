@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -28,18 +29,17 @@ const (
 	maxShare    = 20
 	// retryDiscovery is when a search that failed is made again.
 	retryDiscovery = 10 * time.Second
-	// checksPerSecond bounds what a storm of changes costs; checksBurst may begin at once.
-	// The volume that is due first is checked first, so that a storm delays every check
-	// alike.
+	// checksPerSecond bounds what a storm of changes costs; as many may begin at once, which
+	// are those of a turn on a node with 1,000 volumes. The volume that is due first is
+	// checked first, so that a storm delays every check alike.
 	checksPerSecond = 100
-	checksBurst     = 20
 	// maxChecks bounds the checks at once, maxSlow those of volumes whose last check
 	// was slow: many that hang keep no other from its turn.
 	maxChecks = 20
 	maxSlow   = 4
 	slowCheck = time.Second
 	// turns is how often in an interval routine checks begin.
-	turns = 60
+	turns = 12
 )
 
 // Node finds the volumes; *node.Node is one.
@@ -92,9 +92,9 @@ type Config struct {
 type Loop struct {
 	cfg   Config
 	known volumes
-	// began is when Run began.
-	began   time.Time
-	running int
+	// firstTurn is up to a turn before Run began: servers that start together have other turns.
+	firstTurn time.Time
+	running   int
 	// slow counts the running checks of volumes whose last check was slow, also of volumes that are gone.
 	slow    int
 	checked chan result
@@ -135,7 +135,7 @@ func New(cfg Config) (*Loop, error) {
 		cfg:     cfg,
 		known:   newVolumes(),
 		checked: make(chan result, maxChecks),
-		budget:  rate.NewLimiter(checksPerSecond, checksBurst),
+		budget:  rate.NewLimiter(checksPerSecond, checksPerSecond),
 		found:   make(chan discovery, 1),
 		heals: healing{
 			action: Off, budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), backends: map[string]*backend{},
@@ -163,8 +163,9 @@ func (l *Loop) Run(ctx context.Context) {
 	if l.events != nil {
 		happened = l.events.Events()
 	}
-	l.began = time.Now()
-	l.readMounts(l.began)
+	now := time.Now()
+	l.firstTurn = now.Add(-rand.N(l.cfg.Interval / turns)) //nolint:gosec // a schedule is no secret
+	l.readMounts(now)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

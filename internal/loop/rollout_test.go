@@ -55,11 +55,11 @@ func TestNodesThatStartTogetherCheckAtOtherTimes(t *testing.T) {
 	})
 }
 
-// However many nodes start at one instant, what they have in common sees no second with
-// much more than its share of their checks.
-func TestNoSecondHasTheChecksOfAllNodes(t *testing.T) {
+// However many nodes start at one instant, what they have in common sees no turn with much more
+// than its share of their checks; and of many nodes no second, as each has turns of its own.
+func TestNodesThatStartTogetherShareTheTime(t *testing.T) {
 	const checks = 600 // of all nodes in a minute
-	for _, count := range []int{2, 100} {
+	for count, within := range map[int]time.Duration{2: time.Minute / turns, 100: time.Second} {
 		t.Run(fmt.Sprint(count, " nodes"), func(t *testing.T) {
 			var nodes []*fakeNode
 			for range count {
@@ -68,11 +68,11 @@ func TestNoSecondHasTheChecksOfAllNodes(t *testing.T) {
 			runNodes(t, nodes, func() {
 				start := time.Now()
 				time.Sleep(4 * time.Minute)
-				perSecond, all := map[int]int{}, 0
+				parts, all := map[int]int{}, 0
 				for _, n := range nodes {
 					for _, at := range n.since(start) {
 						for _, one := range at {
-							perSecond[int(one.Sub(start)/time.Second)]++
+							parts[int(one.Sub(start)/within)]++
 							all++
 						}
 					}
@@ -80,9 +80,9 @@ func TestNoSecondHasTheChecksOfAllNodes(t *testing.T) {
 				if all < 3*checks {
 					t.Errorf("%d checks in four minutes", all)
 				}
-				for second, checked := range perSecond {
-					if checked > 3*checks/60 {
-						t.Errorf("%d checks in second %d", checked, second)
+				for part, checked := range parts {
+					if share := checks * int(within) / int(time.Minute); checked > 3*share {
+						t.Errorf("%d checks in part %d of %s, whose share is %d", checked, part, within, share)
 					}
 				}
 			})

@@ -170,7 +170,7 @@ func TestVolumeThatCannotBeJudged(t *testing.T) {
 		}
 		n.do(func() { delete(n.unjudged, "v0") })
 		n.breaks("v0", fault{reason: healer.Disconnected, refused: true})
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
 		if s := state(); s.Verdict != healer.Abnormal {
 			t.Errorf("%+v", s)
 		}
