@@ -49,8 +49,10 @@ type fakeHost struct {
 	// missed is how many looks find no daemon, look what one finds where that changes.
 	missed int
 	look   func() facts.FUSEDaemons
-	// mounting is who is about to mount something, notTold why that is not known.
+	// mounting is who is about to mount something, notTold why that is not known. They are of the
+	// pod of the driver's process, if that is not 0.
 	mounting []facts.FUSEDaemon
+	driver   int
 	notTold  error
 	// mounted is what is there: empty, "dead", "new".
 	mounted string
@@ -69,7 +71,10 @@ func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, e
 	return h.daemons, nil
 }
 
-func (h *fakeHost) Mounting(context.Context, []string, time.Duration, int) ([]facts.FUSEDaemon, error) {
+func (h *fakeHost) Mounting(_ context.Context, _ []string, _ time.Duration, driver int) ([]facts.FUSEDaemon, error) {
+	if h.driver != 0 && h.driver != driver {
+		return nil, h.notTold
+	}
 	return h.mounting, h.notTold
 }
 
@@ -292,6 +297,24 @@ func TestRestageWaits(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The check connected to no process of the driver, so of no pod it was known that its processes
+// count: the one that the step connects to tells.
+func TestRestageLooksInThePodThatItConnectsTo(t *testing.T) {
+	p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
+	p.peer = func(net.Conn) int { return 1 << 30 }
+	h.mounting, h.driver = []facts.FUSEDaemon{{PID: 7, Command: "s3fs"}}, 1<<30
+	c := dead()
+	c.Record.Restaging = true
+	p.memory.leaveAlone(csiSocket)
+	s := restageStep(t, p, c)
+	if s.Run == nil {
+		t.Fatalf("it is refused: %s", s.Refused)
+	}
+	if err := s.Run(t.Context(), allowed); err == nil || !strings.Contains(err.Error(), "process 7 (s3fs)") || f.count("NodeStageVolume") > 0 {
+		t.Errorf("it did %q and fails with %v", h.acts, err)
 	}
 }
 

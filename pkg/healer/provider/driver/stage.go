@@ -22,7 +22,8 @@ type staging struct {
 	c        healer.Case
 	staged   healer.MountPoint
 	evidence Evidence
-	// wait says why the driver must not be called now; empty if it may.
+	// wait says why the driver must not be called now; empty if it may, as far as the check or
+	// prepare could tell.
 	wait string
 
 	conn       *connection
@@ -40,11 +41,12 @@ func (s staging) run(ctx context.Context, revalidate func(context.Context) error
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DriverTimeout)
 	defer cancel()
 	s.revalidate, s.bare = revalidate, !s.staged.Mounted()
+	if s.wait == "" {
+		err = s.prepare(ctx)
+	}
 	if s.wait != "" {
 		err = served(s.wait)
 		pause(ctx, bareGrace)
-	} else {
-		err = s.prepare(ctx)
 	}
 	if s.conn != nil {
 		defer s.conn.close()
@@ -88,6 +90,11 @@ func (s *staging) prepare(ctx context.Context) error {
 	s.memory.cache.Remove(silent{socket: s.evidence.StagesAt}) // it may have been started anew since
 	if s.conn, err = s.connect(ctx, s.c, s.evidence.StagesAt, s.cfg.StepTimeout/parts); err != nil {
 		return err
+	}
+	if s.c.Restaging() && s.conn.pid != s.evidence.StagePID { // the check looked in no pod, or in another one
+		if s.wait = s.mounting(ctx, s.c, s.staged, s.conn.pid); s.wait != "" {
+			return nil
+		}
 	}
 	offered, err := s.conn.introduce(ctx) // each time: it is told secrets
 	if err != nil {
