@@ -406,7 +406,10 @@ func TestRestageNotWanted(t *testing.T) {
 		"the API is silent while it unmounts":     {asked: 1, rule: healer.RuleAPI, acts: "unmount mount-dead"},
 		"the driver's pod goes while it unmounts": {asked: 1, rule: healer.RuleDriverGrace, acts: "unmount mount-dead"},
 		"the API is silent while it stages":       {asked: 2, rule: healer.RuleAPI, acts: "unmount stage"},
-		"the mode changes while the path is bare": {asked: 1, rule: healer.RuleMode, acts: "unmount", bare: true},
+		"the mode changes while the path is bare": {asked: 1, rule: healer.RuleMode, acts: "unmount mount-dead"},
+		"the mode changes while it stages":        {asked: 2, rule: healer.RuleMode, acts: "unmount stage"},
+		"one pod of a drained node goes":          {asked: 2, rule: healer.RuleDrain, acts: "unmount stage"},
+		"the container ends, without an API":      {asked: 1, rule: healer.RuleOther, acts: "unmount", bare: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)

@@ -226,10 +226,10 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	unwanted := s.revalidate(ctx)
-	// An API that does not answer, and a driver whose pod is not ready, say nothing of whether a
-	// pod wants the volume. The path was not bare before: it gets back what is dead, which
+	// An API that does not answer, a mode that was changed meanwhile and a drain say nothing of
+	// whether a pod wants the volume. The path was not bare before: it gets back what is dead, which
 	// kubelet unstages as well, and no pod the directory beneath.
-	silent := slices.Contains([]healer.Rule{healer.RuleAPI, healer.RuleDriverGrace}, healer.RuleOf(unwanted))
+	silent := unwanted != nil && !slices.Contains([]healer.Rule{healer.RuleWanted, healer.RuleOther}, healer.RuleOf(unwanted))
 	before, mounted := s.staged.Top()
 	if !mounted {
 		before = facts.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
