@@ -76,15 +76,14 @@ func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered
 	}
 	step = healer.Step{
 		Name: StepRestage, MountPoint: staged, Cost: healer.Restage,
-		Heals:   []healer.Reason{healer.Disconnected, healer.DaemonGone, healer.StagingNotMounted},
-		Refused: e.NotRestaged, InputsChanged: e.InputsChanged,
+		Heals:         []healer.Reason{healer.Disconnected, healer.DaemonGone, healer.StagingNotMounted},
+		InputsChanged: e.InputsChanged,
 	}
-	wait := cmp.Or(p.Excludes(c), p.tooSoon(c), e.Mounting)
+	wait := cmp.Or(e.NotRestaged, p.Excludes(c), p.tooSoon(c), e.Mounting)
 	gone := slices.ContainsFunc(c.Found, func(cond healer.Condition) bool {
 		return cond.Reason == healer.DaemonGone && cond.Superblock == staged.Dev()
 	})
 	switch {
-	case step.Refused != "":
 	case wait != "" && staged.Mounted():
 		step.Refused = wait
 	case len(staged.Stack) > 0 && !gone: // another process may have the daemon's descriptor, and begin to serve

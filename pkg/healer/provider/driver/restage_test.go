@@ -275,6 +275,7 @@ func TestRestageWaits(t *testing.T) {
 			change: func(_ *healer.Case, h *fakeHost) { h.notTold = errors.New("it took too long") },
 			says:   "it took too long",
 		},
+		"switched off": {says: "is not switched on"},
 	} {
 		for _, bare := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, bare: %v", name, bare), func(t *testing.T) {
@@ -282,7 +283,11 @@ func TestRestageWaits(t *testing.T) {
 				p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
 				c := dead()
 				c.Record.Restaging = true
-				tc.change(&c, h)
+				if tc.change == nil {
+					p.cfg.Stager = NewFromCall(nil)
+				} else {
+					tc.change(&c, h)
+				}
 				want := ""
 				if bare {
 					c.MountPoints[1].Stack, h.mounted, want = nil, "", "mount-dead"
