@@ -98,6 +98,9 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 		return err
 	}
 	conn.each, conn.secret = p.cfg.StepTimeout, len(with.Secrets) > 0
+	if err := healer.RecordCall(ctx, conn.pid, conn.each); err != nil {
+		return err
+	}
 	resp := new(healerpb.NodeHealerResponse)
 	err = conn.call(ctx, healerpb.HealerNode_NodeHealer_FullMethodName, &healerpb.NodeHealerRequest{
 		VolumeId:          c.Volume.ID,

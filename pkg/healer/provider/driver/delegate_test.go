@@ -104,6 +104,21 @@ func inContainer() healer.Case {
 	return c
 }
 
+// The record has the call before the driver does: a server that is killed during it knows that the
+// driver may be at work.
+func TestDelegateRecordsTheCall(t *testing.T) {
+	f := newFake()
+	f.heal = func(context.Context) (*healerpb.NodeHealerResponse, error) {
+		return &healerpb.NodeHealerResponse{}, nil
+	}
+	s := delegateOf(t, f.serve(t), lost())
+	noSpace, called := errors.New("no space"), time.Duration(0)
+	ctx := healer.WithCallRecorder(t.Context(), func(_ int, within time.Duration) error { called = within; return noSpace })
+	if err := s.Run(ctx, allowed); !errors.Is(err, noSpace) || called != time.Minute || f.count("NodeHealer") > 0 {
+		t.Errorf("it recorded %s, and fails with %v", called, err)
+	}
+}
+
 func TestDelegateAsksBeforeItActs(t *testing.T) {
 	f := newFake()
 	p := f.serve(t)
