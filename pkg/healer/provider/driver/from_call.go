@@ -54,7 +54,7 @@ func (f FromCall) Usage(_ context.Context, c healer.Case, _ healer.MountPoint) (
 	if last, known := f.last.Get(keyOf(c)); known && v.Unasked {
 		v = last.(healer.Volume)
 	}
-	r := healer.StageRequest{Called: true, MountFlags: v.MountFlags, FSGroup: v.MountGroup != "", VolumeContext: v.Context, Secrets: v.Secrets}
+	r := healer.StageRequest{Called: !c.Volume.Unasked, MountFlags: v.MountFlags, FSGroup: v.MountGroup != "", VolumeContext: v.Context, Secrets: v.Secrets}
 	if u := v.Capability; u != nil {
 		r.AccessMode, r.FSType, r.Block = u.AccessMode, u.FSType, u.Access == healer.AccessBlock
 	}

@@ -64,8 +64,8 @@ func (p *Provider) driverError(c healer.Case, cost healer.Cost, pid int, with he
 	e := (*callError)(nil)
 	said := errors.As(err, &e)
 	refused := said && e.code == codes.Unauthenticated
-	if refused && !with.Called && cost == healer.Delegate {
-		err = fmt.Errorf("%w; no secrets are sent with it in a cluster", err)
+	if refused && !with.Called && len(with.Secrets) == 0 {
+		err = fmt.Errorf("%w; no secrets were sent with it", err)
 	}
 	answer := &healer.DriverError{Err: err, PID: pid, Pending: said && e.pending()}
 	err = answer

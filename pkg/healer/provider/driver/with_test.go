@@ -46,7 +46,7 @@ func TestDelegateInACluster(t *testing.T) {
 	}}
 	err := delegateOf(t, p, lost()).Run(t.Context(), allowed)
 	if err == nil || healer.KindOf(err) == healer.KindUnauthenticated || healer.Classify(StepDelegate, "", err).String() != "terminal/permission" ||
-		!strings.Contains(err.Error(), "NodeHealer: UNAUTHENTICATED: no "+secret+"; no secrets are sent with it in a cluster") {
+		!strings.Contains(err.Error(), "NodeHealer: UNAUTHENTICATED: no "+secret+"; no secrets were sent with it") {
 		t.Errorf("it fails with %v", err)
 	}
 	r := f.healed
@@ -57,6 +57,22 @@ func TestDelegateInACluster(t *testing.T) {
 	f.healed, p.cfg.Stager = nil, clusters{err: errors.New("the API does not answer")}
 	if err := delegateOf(t, p, lost()).Run(t.Context(), allowed); !errors.Is(err, healer.ErrRefused) || f.healed != nil {
 		t.Errorf("it is told %s, and fails with %v", f.healed, err)
+	}
+}
+
+// Without an API the loop has no secrets, and no caller who could send any: a driver that wants some
+// leaves the volume sick, and the diagnosis is no error.
+func TestDriverWantsSecretsOfTheLoop(t *testing.T) {
+	f := newFake()
+	f.heal = code(codes.Unauthenticated)
+	p := f.serve(t)
+	c := lost()
+	c.Volume.Capability = &healer.Capability{AccessMode: "MULTI_NODE_MULTI_WRITER"}
+	collect(t, p, c) // a call, which is remembered
+	c.Volume = healer.Volume{ID: c.Volume.ID, Path: c.Volume.Path, Unasked: true}
+	err := delegateOf(t, p, c).Run(t.Context(), allowed)
+	if err == nil || healer.KindOf(err) == healer.KindUnauthenticated || !strings.Contains(err.Error(), "no secrets were sent with it") || f.healed.GetVolumeContext()["pool"] != parameter {
+		t.Errorf("it fails with %v", err)
 	}
 }
 
