@@ -25,6 +25,8 @@ const recordsDir = "records"
 // has less.
 const recordLimit = 1 << 20
 
+var errTooLarge = fmt.Errorf("it is larger than %d bytes", recordLimit)
+
 // maxCached bounds the records kept in memory. A node has a few hundred volumes.
 const maxCached = 4096
 
@@ -62,7 +64,7 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 		if known, found := r.cache.Get(path); found && sameFile(file, known.(cached).file) {
 			return known.(cached).record, nil
 		}
-		raw, err = readLimited(path, recordLimit)
+		raw, err = readLimited(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no record; documented in the interface
@@ -99,24 +101,27 @@ func sameFile(a, b fs.FileInfo) bool {
 // Save implements healer.Records.
 func (r *Records) Save(record healer.Record) error {
 	raw, err := json.MarshalIndent(record, "", "  ")
-	if err != nil {
-		return fmt.Errorf("record: %w", err)
+	if err == nil && len(raw) >= recordLimit {
+		err = errTooLarge // Load would refuse it
 	}
-	if err := writeFile(r.path(record.Driver, record.VolumeID), append(raw, '\n')); err != nil {
+	if err == nil {
+		err = writeFile(r.path(record.Driver, record.VolumeID), append(raw, '\n'))
+	}
+	if err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
 	return nil
 }
 
-func readLimited(path string, limit int64) ([]byte, error) {
+func readLimited(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
+	raw, err := io.ReadAll(io.LimitReader(f, recordLimit+1))
 	err = errors.Join(err, f.Close())
-	if err == nil && int64(len(raw)) > limit {
-		err = fmt.Errorf("it is larger than %d bytes", limit)
+	if err == nil && len(raw) > recordLimit {
+		err = errTooLarge
 	}
 	return raw, err
 }

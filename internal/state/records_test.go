@@ -189,6 +189,21 @@ func TestOversizeRecordIsNotRead(t *testing.T) {
 }
 
 // A crash between the write and the rename leaves the new file beside the old.
+// What could not be read again must not take the place of what can.
+func TestOversizeRecordIsNotSaved(t *testing.T) {
+	dir, _ := openDir(t)
+	r := dir.Records()
+	small, large := sample("v"), sample("v")
+	mustSave(t, r, small)
+	for id := range uint64(1024) {
+		large.Previous = append(large.Previous, healer.PreviousSuperblock{Mounts: []healer.PreviousMount{{ID: id, Path: strings.Repeat("/a", 512)}}})
+	}
+	if err := r.Save(large); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("saved: %v", err)
+	}
+	expect(t, r, "v", &small)
+}
+
 func TestCrashBeforeRename(t *testing.T) {
 	d, path := openDir(t)
 	r := d.Records()
