@@ -20,7 +20,7 @@ const adviceDriver = "see the log of the driver's pod on this node"
 // opinion asks a driver what is wrong with what is mounted; nil is nothing. Its error says why
 // the driver has no say.
 func (p *Provider) opinion(ctx context.Context, c healer.Case, conn *connection, socket string) (*healer.Condition, error) {
-	at, mounted := firstMounted(c)
+	at, mounted := askedAbout(c)
 	switch {
 	case !mounted:
 		return nil, errors.New("nothing is mounted")
@@ -56,7 +56,7 @@ const opinionFor = 10 * time.Minute
 // lastOpinion returns what the driver found wrong when it was asked last, for what is
 // mounted now; nil if it was nothing, or too long ago.
 func (m memory) lastOpinion(c healer.Case) *healer.Condition {
-	at, mounted := firstMounted(c)
+	at, mounted := askedAbout(c)
 	known, _ := m.opinions.Get(keyOf(c))
 	o, kept := known.(opinion)
 	if !mounted || !kept || o.dev != at.Dev() { // else the driver has staged another instance since
@@ -79,12 +79,14 @@ func (o opinion) about(c healer.Case, at healer.MountPoint) *healer.Condition {
 	return cond
 }
 
-func firstMounted(c healer.Case) (healer.MountPoint, bool) {
-	i := slices.IndexFunc(c.MountPoints, func(mp healer.MountPoint) bool { return mp.InContainer == nil && mp.Mounted() })
-	if i < 0 {
-		return healer.MountPoint{}, false
+// askedAbout returns the mount point about which a driver is asked: a target, else what is staged.
+func askedAbout(c healer.Case) (at healer.MountPoint, mounted bool) {
+	for _, mp := range c.MountPoints {
+		if mp.InContainer == nil && mp.Mounted() && (!mounted || at.Role != healer.RoleTarget && mp.Role == healer.RoleTarget) {
+			at, mounted = mp, true
+		}
 	}
-	return c.MountPoints[i], true
+	return at, mounted
 }
 
 // ask asks in the newest way that the driver offers, once it has named itself. What a process offers
@@ -207,11 +209,8 @@ func says(driver string) string { return fmt.Sprintf("driver %s says: ", healer.
 // target where nothing is mounted is left out: that is known, and the driver is asked
 // about the rest.
 func (p *Provider) paths(c healer.Case) (target, staged string) {
-	for _, mp := range c.MountPoints {
-		if mp.Role == healer.RoleTarget && mp.Mounted() {
-			target = p.forDriver(mp.Path)
-			break
-		}
+	if at, mounted := askedAbout(c); mounted && at.Role == healer.RoleTarget {
+		target = p.forDriver(at.Path)
 	}
 	return target, p.stagingPath(c)
 }

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -135,6 +136,23 @@ func TestLastOpinionIsOfOneInstance(t *testing.T) {
 		staged.MountPoints[i].Stack[0].Dev = anew
 	}
 	if e := collect(t, p, staged); e.NotAsked == "" || e.Opinion != nil {
+		t.Errorf("%+v: %+v", e, e.Opinion)
+	}
+}
+
+// What a driver says of a target that it is asked about is no matter of what is staged, also where the
+// call names the staging path: else the staged superblock would count as too sick to be brought to it.
+func TestOpinionIsAboutTheTargetThatWasNamed(t *testing.T) {
+	f := newFake()
+	f.health = gone
+	c := healthy()
+	slices.Reverse(c.MountPoints)
+	before := facts.Dev{Minor: 51}
+	c.MountPoints[1].Stack[0].Dev = before
+	c.Superblocks[before] = healer.Superblock{Dev: before, FSType: "fuse.x", Answer: facts.Answer{Asked: true, Errno: syscall.ENOTCONN}}
+	e := collect(t, f.serve(t), c)
+	same(t, "paths", f.paths, []string{"/var/lib/kubelet/pods/a/mount", "/var/lib/kubelet/staged/globalmount"})
+	if e.Opinion == nil || e.Opinion.MountPoint != published || e.Opinion.Superblock != before {
 		t.Errorf("%+v: %+v", e, e.Opinion)
 	}
 }
