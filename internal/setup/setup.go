@@ -201,7 +201,7 @@ func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver
 	providers, err := provider.New(provider.Config{
 		Driver: driver.Config{
 			KubeletRoot: p.cfg.KubeletRoot, RealRoot: p.Node.Kubelet().Root, Sockets: p.cfg.CSISockets, StepTimeout: p.cfg.HealTimeout / stepShare,
-			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout), Stager: stager,
+			DriverTimeout: min(p.cfg.DriverTimeout, p.cfg.HealTimeout-p.cfg.HealTimeout/stepShare), Stager: stager,
 		},
 		Tools: engine.NewTools(p.Node), Node: p.Node, Scope: p.cfg.HealContainers, FUSEAbort: p.cfg.FUSEAbort,
 		More: p.more, Disabled: p.cfg.DisabledProviders,

@@ -76,7 +76,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.BoolVar(&c.FUSEAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that hangs, if all its mounts are the volume's: what was not written yet is lost")
 	f.Func("disable-provider", "`name` of a provider that is not asked, and whose steps do not run; repeatable", appendTo(&c.DisabledProviders))
 	f.Func("restage-driver", "`DRIVER=ORDER`: with --standalone, a driver that stages a volume anew whose FUSE daemon has died: stage-first or unmount-first (docs/restage.md); repeatable", putInto(&c.restageDrivers))
-	f.DurationVar(&c.DriverTimeout, "driver-timeout", setup.DefaultDriverTimeout, "how long a driver may take to stage a volume anew, within --heal-timeout: 1s to 1h")
+	f.DurationVar(&c.DriverTimeout, "driver-timeout", setup.DefaultDriverTimeout, "how long a driver may take to stage a volume anew, three quarters of --heal-timeout at most: 1s to 1h")
 	f.Func("csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable", putInto(&c.CSISockets))
 	c.AllowedUIDs = []uint32{0}
 	f.Func("allowed-uids", "comma-separated user `ids` that may call (default 0)", uidsInto(&c.AllowedUIDs))

@@ -53,6 +53,17 @@ func patiently(n *harness.Node, ask func()) {
 	n.Start()
 }
 
+// TestRestageLeavesTimeToAnswer has a driver take all the time that it may: the volume is found
+// abnormal, and what the driver did is said.
+func TestRestageLeavesTimeToAnswer(t *testing.T) {
+	n, d := impatient(t, "--heal-timeout=8s", "--driver-timeout=8s")
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	d.KillDaemon(v)
+	d.Behave(csidriver.Mode{Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}})
+	n.Expect("abnormal", d.Request(v), "NodeStageVolume: DEADLINE_EXCEEDED")
+}
+
 // TestRestageWaits has a daemon wait for its storage for longer than the driver may take, and
 // then the server be killed: it is never given a second daemon beside the first, and nothing is
 // bare meanwhile. When the daemon gives up, the volume is healed.
