@@ -92,7 +92,7 @@ func (l *Loop) finish(r result) {
 		v.changed(now, now, l.cfg.Interval)
 	}
 	if v.driverBack {
-		v.cameBack(now)
+		l.cameBack(v, now)
 	}
 	if r.err == nil {
 		r.report.Left = v.sick.left

@@ -70,9 +70,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		inputsChanged := func(s healer.Step) bool { return s.InputsChanged } // a step that failed would be another one now
 		if !r.heals && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, inputsChanged) && v.retry(0, now) {
 			v.due = earlier(v.due, now.Add(changeDelay))
-			if b := l.heals.backends[v.sick.backend]; b != nil {
-				b.failures, b.until = 0, time.Time{}
-			}
+			l.heals.retry(v.sick.backend)
 		}
 		if v.sick.broken.Equal(now) && (!wasSick || v.failures == 0) && now.Sub(v.healed) >= l.cfg.Interval {
 			v.backoff = backoff{} // nothing was to be healed, and for an interval

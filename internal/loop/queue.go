@@ -112,18 +112,15 @@ func (v *volume) retry(interval time.Duration, now time.Time) bool {
 func (l *Loop) driverCameBack(driver string, now time.Time) {
 	for _, v := range l.known.all {
 		if v.key.driver == driver {
-			v.cameBack(now)
+			l.cameBack(v, now)
 		}
-	}
-	if b := l.heals.backends["driver "+driver]; b != nil {
-		b.failures, b.away, b.until = 0, 0, time.Time{}
 	}
 }
 
-// cameBack has the volume checked, and begins the backoff of a sick one anew, because its driver listens
-// again. A heal that runs may have met no driver yet, so that is done when it ends. The volume is checked
-// first: what is wrong may be gone with the driver's return.
-func (v *volume) cameBack(now time.Time) {
+// cameBack has a volume checked, and begins the backoff of a sick one and of its backend anew, because its
+// driver listens again. A heal that runs may have met no driver yet, so that is done when it ends. The volume
+// is checked first: what is wrong may be gone with the driver's return.
+func (l *Loop) cameBack(v *volume, now time.Time) {
 	if v.driverBack = v.running; v.running {
 		return
 	}
@@ -131,6 +128,7 @@ func (v *volume) cameBack(now time.Time) {
 	if v.isSick() {
 		v.retried = time.Time{}
 		v.retry(0, now)
+		l.heals.retry(v.sick.backend)
 	}
 }
 
@@ -172,6 +170,13 @@ func (h *healing) backend(name string) *backend {
 		h.backends[name] = b
 	}
 	return b
+}
+
+// retry has the next trial at a backend begin at once, because what failed there may succeed now.
+func (h *healing) retry(name string) {
+	if b := h.backends[name]; b != nil {
+		b.failures, b.away, b.until = 0, 0, time.Time{}
+	}
 }
 
 // backendOf returns what a sick volume has in common with others: its server, else its

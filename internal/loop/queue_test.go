@@ -272,19 +272,21 @@ func TestDriverCameBack(t *testing.T) {
 	for _, tc := range []struct {
 		count  int
 		reason healer.Reason
+		server string
 		within time.Duration
 	}{
-		{1, healer.Disconnected, 2 * time.Second},
-		{20, healer.Disconnected, 2 * time.Second},
-		{1, healer.DriverReportsAbnormal, 2*time.Second + confirmAfter}, // may pass by itself
+		{1, healer.Disconnected, "", 2 * time.Second},
+		{20, healer.Disconnected, "", 2 * time.Second},
+		{20, healer.StaleFileHandle, "filer", 2 * time.Second},
+		{1, healer.DriverReportsAbnormal, "", 2*time.Second + confirmAfter}, // may pass by itself
 	} {
-		t.Run(fmt.Sprintf("%d %s", tc.count, tc.reason), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d %s %s", tc.count, tc.reason, tc.server), func(t *testing.T) {
 			count := tc.count
 			n := acting(count)
 			run(t, n, func() {
 				time.Sleep(2 * time.Minute)
 				for i := range count {
-					n.breaks(fmt.Sprint("v", i), fault{reason: tc.reason, err: syscall.EIO})
+					n.breaks(fmt.Sprint("v", i), fault{reason: tc.reason, server: tc.server, err: syscall.EIO})
 				}
 				time.Sleep(10 * time.Hour)
 				n.rested("v0")
