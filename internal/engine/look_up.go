@@ -17,9 +17,10 @@ const maxLookups = 4096
 // lookedUp is the last answer of a FUSE superblock's daemon to a lookup.
 type lookedUp struct {
 	facts.Lookup
-	// oldest is the unique id of the superblock's oldest mount: device numbers are given out
-	// again. It is 0 below Linux 6.8.
+	// oldest is the unique id of the superblock's oldest mount, and volume whose it was: device numbers
+	// are given out again. Below Linux 6.8 oldest is 0.
 	oldest uint64
+	volume key
 	at     time.Time
 }
 
@@ -36,7 +37,10 @@ func (o *observation) lookUp(ctx context.Context) error {
 		}
 		kept, _ := o.engine.lookups.Get(dev)
 		last, _ := kept.(lookedUp)
-		if last.oldest == 0 || last.oldest != o.c.OldestMount(dev) {
+		oldest := o.c.OldestMount(dev)
+		// Without an id the volume may have another superblock with the number by now, of whose daemon a heal
+		// would believe what the one before said.
+		if last.oldest != oldest || oldest == 0 && (!o.lock.checks || last.volume != o.volumeKey()) {
 			last = lookedUp{} // of another superblock
 		}
 		sb.Lookup = last.Lookup
@@ -55,7 +59,7 @@ func (o *observation) lookUp(ctx context.Context) error {
 				if now.NoSuchName() {
 					o.remember(func(v *scannedVolume) { v.lookedUp = true })
 				}
-				o.engine.lookups.Add(dev, lookedUp{now, o.c.OldestMount(dev), time.Now()})
+				o.engine.lookups.Add(dev, lookedUp{now, oldest, o.volumeKey(), time.Now()})
 			}
 		}
 		o.c.Superblocks[dev] = sb

@@ -37,12 +37,15 @@ func TestLookUpIsAskedWhereItIsCalledFor(t *testing.T) {
 		do      func(*fixture)
 		asked   int
 	}{
-		"a call":                       {do: func(b *fixture) { checked(b, named); checked(b, named) }, asked: 2},
-		"a check of the loop":          {do: func(b *fixture) { checked(b, unnamed) }},
-		"a heal of the loop":           {do: func(b *fixture) { b.heal(unnamed); b.heal(unnamed) }, asked: 1},
-		"a heal after another mount":   {do: func(b *fixture) { b.heal(unnamed); onOtherMounts(b); b.heal(unnamed) }, asked: 2},
-		"by the clock":                 {config: func(c *Config) { c.LookupInterval = time.Hour }, do: func(b *fixture) { checked(b, unnamed); checked(b, unnamed) }, asked: 1},
-		"the last answer was an error": {prepare: func(b *fixture) { b.lookup.Errno = syscall.EIO }, do: func(b *fixture) { checked(b, named); checked(b, unnamed) }, asked: 2},
+		"a call":                                        {do: func(b *fixture) { checked(b, named); checked(b, named) }, asked: 2},
+		"a check of the loop":                           {do: func(b *fixture) { checked(b, unnamed) }},
+		"a heal of the loop":                            {do: func(b *fixture) { b.heal(unnamed); b.heal(unnamed) }, asked: 1},
+		"a heal after another mount":                    {do: func(b *fixture) { b.heal(unnamed); onOtherMounts(b); b.heal(unnamed) }, asked: 2},
+		"by the clock":                                  {config: func(c *Config) { c.LookupInterval = time.Hour }, do: func(b *fixture) { checked(b, unnamed); checked(b, unnamed) }, asked: 1},
+		"the last answer was an error":                  {prepare: func(b *fixture) { b.lookup.Errno = syscall.EIO }, do: func(b *fixture) { checked(b, named); checked(b, unnamed) }, asked: 2},
+		"below Linux 6.8, a heal of the loop":           {prepare: withoutIDs, do: func(b *fixture) { b.heal(unnamed); b.heal(unnamed) }, asked: 2},
+		"below Linux 6.8, by the clock":                 {config: func(c *Config) { c.LookupInterval = time.Hour }, prepare: withoutIDs, do: func(b *fixture) { checked(b, unnamed); checked(b, unnamed) }, asked: 1},
+		"below Linux 6.8, the last answer was an error": {prepare: func(b *fixture) { withoutIDs(b); b.lookup.Errno = syscall.EIO }, do: func(b *fixture) { checked(b, named); checked(b, unnamed) }, asked: 2},
 		"the answer came late": {
 			prepare: rootAnswers(node.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true, Late: 1}}),
 			do:      func(b *fixture) { checked(b, unnamed) },
@@ -76,6 +79,12 @@ func TestLookUpIsAskedWhereItIsCalledFor(t *testing.T) {
 				t.Errorf("asked %d times", b.lookedUp)
 			}
 		})
+	}
+}
+
+func withoutIDs(b *fixture) {
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *facts.Mount) { m.ID = 0 })
 	}
 }
 
