@@ -121,12 +121,12 @@ func panicText(v healer.Volume, fault any) string {
 // maxPanicText bounds what a provider's panic says, in bytes.
 const maxPanicText = 256
 
-// storageKey names the storage that the volume lies on: its first superblock, or the
-// volume itself while nothing is mounted.
+// storageKey names the storage that the volume lies on, with the driver: the volume's first superblock, or
+// the volume itself while nothing is mounted. Volumes of several drivers may lie on the node's own disk.
 func storageKey(c healer.Case) string {
 	for _, p := range c.MountPoints {
 		if p.Mounted() {
-			return p.Dev().String()
+			return c.Driver + "\x00" + p.Dev().String()
 		}
 	}
 	return c.Driver + "\x00" + c.Volume.ID

@@ -117,6 +117,32 @@ func TestOneQuestionForEachStorage(t *testing.T) {
 	})
 }
 
+// A driver that does not answer keeps no question about another one's volumes, which may lie on the same
+// filesystem of the node.
+func TestOneQuestionForEachDriver(t *testing.T) {
+	release := make(chan struct{})
+	p := asking("a", func(_ context.Context, c healer.Case) (healer.Evidence, error) {
+		if c.Driver == "hangs.example.com" {
+			<-release
+		}
+		return "asked", nil
+	})
+	b := newFixture(t)
+	of := healer.Case{Driver: "hangs.example.com", MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, disk)}}
+	first := b.engine.ask(t.Context(), p, of)
+	for busy := false; !busy; {
+		b.engine.asked.Range(func(any, any) bool { busy = true; return false })
+	}
+	of.Driver = driver
+	within, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if a := <-b.engine.ask(within, p, of); a.err != nil || a.evidence != "asked" {
+		t.Errorf("%+v", a)
+	}
+	close(release)
+	<-first
+}
+
 // Any provider may know that the source of another one's step is lost.
 func TestSickSourceRefusesASteps(t *testing.T) {
 	lost := healer.Condition{Status: healer.Inaccessible, Reason: "BackendLost", Message: "the pool is gone", MountPoint: staging, Superblock: disk}
