@@ -67,8 +67,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		v.sick = sickness{}
 	default:
 		v.sick.observe(r.report, v.key.driver, now)
-		inputsChanged := func(s healer.Step) bool { return s.InputsChanged } // a step that failed would be another one now
-		if !r.heals && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, inputsChanged) && v.retry(0, now) {
+		if !r.heals && v.failures > 0 && !v.untold && inputsChanged(r) && v.retry(0, now) {
 			v.due = earlier(v.due, now.Add(changeDelay))
 			l.heals.retry(v.sick.backend)
 		}
@@ -93,6 +92,11 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"because", now.String(), keyError, oneLine(now.Detail), keyFound, oneLine(v.sick.found))
 	}
+}
+
+// inputsChanged reports whether a step that failed would be another one now.
+func inputsChanged(r result) bool {
+	return slices.ContainsFunc(r.report.After.Steps, func(s healer.Step) bool { return s.InputsChanged })
 }
 
 // notJudged reports whether nothing is known to be wrong with a volume, and not all of it could
@@ -128,6 +132,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	v.away, b.away = 0, 0
 	v.tries++
 	v.failures++
+	v.untold = inputsChanged(r)
 	switch {
 	case r.err != nil:
 		class = healer.Classify("", "", r.err)

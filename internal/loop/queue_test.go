@@ -230,6 +230,20 @@ func TestChangedInputsAreTriedAtOnce(t *testing.T) {
 	})
 }
 
+// Inputs that changed, with which the driver was then not called, are no reason to try at each check.
+func TestChangedInputsOfAStepThatIsRefused(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected, refused: true, restages: true, inputs: true})
+		time.Sleep(10 * time.Hour)
+		if at := n.healsOf("v0", start); len(at) > 60 {
+			t.Errorf("it was tried %d times in ten hours", len(at))
+		}
+	})
+}
+
 // A volume whose driver must not be called yet is not checked again and again for it.
 func TestChangedInputsOfAStepThatWaits(t *testing.T) {
 	n := acting(1)
