@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/utils/lru"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // maxScanned bounds the volumes that are remembered. To forget one costs one more walk
@@ -33,6 +35,14 @@ type scannedVolume struct {
 	started uint64
 	// lookedUp is true once its FUSE daemon said that a name which cannot exist does not.
 	lookedUp bool
+	// synced is the last fsync(2) that showed that an ext4 shut itself down, or a later one of the same.
+	synced synced
+}
+
+// synced is an fsync(2) of a superblock, with the unique id of the superblock's oldest mount; 0 below Linux 6.8.
+type synced struct {
+	facts.Write
+	oldest uint64
 }
 
 func newScannedVolumes() *scannedVolumes { return &scannedVolumes{of: lru.New(maxScanned)} }

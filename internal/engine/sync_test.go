@@ -24,6 +24,27 @@ func TestSyncShowsAShutdown(t *testing.T) {
 			}
 		}
 	}
+	shown := func(how string, want bool) {
+		t.Helper()
+		if _, err := b.engine.Check(t.Context(), volume); err != nil {
+			t.Fatal(err)
+		}
+		for dev, sb := range b.last().Superblocks {
+			if sb.Shutdown != want || sb.Write.ShutDown() != want {
+				t.Errorf("a check %s: %s: %+v", how, dev, sb)
+			}
+		}
+	}
+	shown("after a call that found it", true)
+	b.synced.Errno = 0
+	b.heal(volume)
+	shown("after a call that found nothing", false)
+	b.synced.Errno = syscall.EIO
+	b.heal(volume)
+	for _, at := range []string{staging, podA} {
+		b.change(at, func(m *facts.Mount) { m.ID += 1000 })
+	}
+	shown("of another instance", false)
 }
 
 func TestSyncIsNotTried(t *testing.T) {

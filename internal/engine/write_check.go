@@ -22,7 +22,7 @@ func (o *observation) writeCheck(ctx context.Context) error {
 		if !known || sb.Write.Asked || o.engine.cfg.NoWrite || !saysHealthy(sb) || p.Stale() || !o.writable(p) {
 			continue
 		}
-		suspected := o.suspected(sb)
+		suspected, oldest := o.suspected(sb), o.c.OldestMount(p.Dev())
 		if !suspected && (!o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext") {
 			continue
 		}
@@ -30,6 +30,8 @@ func (o *observation) writeCheck(ctx context.Context) error {
 			if suspected { // or it is no condition
 				// The first mount point is the one that the caller named.
 				sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
+			} else if s := o.known.synced; s.oldest != 0 && s.oldest == oldest && s.ShutDown() {
+				sb.Write, sb.Shutdown = s.Write, true // else a check would say healthy after a call that found it
 			}
 		} else {
 			w, err := o.node.TryWrite(ctx, p.Stack[0], !suspected)
@@ -38,6 +40,9 @@ func (o *observation) writeCheck(ctx context.Context) error {
 			}
 			if sb.Shutdown = w.ShutDown(); suspected || sb.Shutdown {
 				sb.Write = w
+			}
+			if sb.Shutdown || !suspected && !w.Unable && o.known.synced.oldest == oldest {
+				o.remember(func(v *scannedVolume) { v.synced = synced{w, oldest} })
 			}
 			switch {
 			case w.TimedOut:
