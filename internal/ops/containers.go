@@ -14,7 +14,11 @@ import (
 
 // containers returns the containers among processes: by cgroup directory, the processes that are
 // in another mount namespace than the host's.
-func (o *owners) containers(s *scan, pids []int) (found []facts.Container, err error) {
+func (o *owners) containers(s *scan) (found []facts.Container, err error) {
+	pids, err := s.otherProcesses()
+	if err != nil {
+		return nil, err
+	}
 	home, err := s.proc.namespaceOf("thread-self")
 	if err != nil {
 		return nil, fmt.Errorf("our own mount namespace: %w", err)

@@ -20,8 +20,13 @@ import (
 // daemonsLimit bounds the daemons that are named.
 const daemonsLimit = 1024
 
-// daemons finds the processes that have the device of a mounted FUSE connection open.
-func (s *scan) daemons(pids []int, q ProcessesQuery) (a ProcessesAnswer, err error) {
+// daemons finds the processes that have the device of a mounted FUSE connection open. A driver that
+// the server is part of may be one.
+func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
+	pids, err := s.proc.pids()
+	if err != nil {
+		return a, err
+	}
 	mounted := map[uint64]bool{}
 	if err := (thread{}).visit(func(m facts.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
 		return a, err

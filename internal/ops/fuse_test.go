@@ -242,3 +242,17 @@ func TestAbortFUSEOfAnothersMounts(t *testing.T) {
 		}
 	}
 }
+
+// A driver may serve its volumes itself, and have the healer in the same process.
+func TestFUSEDaemonThatIsTheServer(t *testing.T) {
+	f := newSilentFUSE(t)
+	stat := "5 (driver) S 1 5 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0\n"
+	s := &scan{end: time.Now().Add(time.Minute), proc: procTree(t, map[int]map[string]string{
+		5: {"stat": stat, "cgroup": "0::/\n", "fd/3": "-> /dev/fuse", "fdinfo/3": fmt.Sprintf("fuse_connection:\t%d\n", f.connection())},
+		7: {"status": "PPid:\t5\n"}, // the worker
+	})}
+	a, err := s.processes(&owners{}, ProcessesQuery{Daemons: true})
+	if err != nil || len(a.Daemons) != 1 || a.Daemons[0].PID != 5 || a.Daemons[0].Connection != f.connection() {
+		t.Errorf("%+v, %v", a, err)
+	}
+}

@@ -80,14 +80,10 @@ func processes(q ProcessesQuery) (ProcessesAnswer, error) {
 }
 
 func (s *scan) processes(o *owners, q ProcessesQuery) (a ProcessesAnswer, err error) {
-	pids, err := s.otherProcesses()
-	switch {
-	case err != nil:
-		return a, err
-	case q.Daemons:
-		a, err = s.daemons(pids, q)
-	default:
-		a.Containers, err = o.containers(s, pids)
+	if q.Daemons {
+		a, err = s.daemons(q)
+	} else {
+		a.Containers, err = o.containers(s)
 	}
 	a.Cut = a.Cut || s.cut
 	return a, err
