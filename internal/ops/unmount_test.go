@@ -322,6 +322,22 @@ func TestUnmountDeadTopThatAnswersAgain(t *testing.T) {
 	}
 }
 
+// A filesystem on a disk of which the kernel does not show that it has ended must not answer either.
+func TestUnmountDeadTopThatAnswers(t *testing.T) {
+	s := newStack(t, false)
+	must(t, unix.Mount("top", s.path, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(s.path, unix.MNT_DETACH) })
+	q := facts.UnmountPlan{Top: mountAtPath(t, s.path), Below: s.dead}
+	q.Top.ID = topAt(t, s.path).ID
+	if _, err := unmountTop(q); !errors.Is(err, operation.ErrRefused) || !topAt(t, s.path).Same(q.Top.Ref()) {
+		t.Errorf("%v, want a refusal", err)
+	}
+	q.Ended = true
+	if _, err := unmountTop(q); err != nil || !topAt(t, s.path).Same(s.dead) {
+		t.Errorf("one that has ended: %v", err)
+	}
+}
+
 // Of a mount that is not there it is not known what goes with an umount on it.
 func TestUnmountedWithWhatIsGone(t *testing.T) {
 	needsRoot(t)

@@ -16,7 +16,7 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 	if err := target.checkStack(top, q.Below); err != nil {
 		return none, err
 	}
-	dead := Dead{Mount: q.Top, Stale: facts.IsNFS(q.Top.FSType)}
+	dead := Dead{q.Top, q.Ended, facts.IsNFS(q.Top.FSType)}
 	isCopy := dead.isCopy
 	if q.Placeholder {
 		isCopy = func(placeholder, m facts.Mount) bool {
@@ -43,10 +43,8 @@ func unmountTop(q facts.UnmountPlan) (none struct{}, err error) {
 		pause("unmount-duplicate/done")
 		return none, nil
 	}
-	if facts.IsType(q.Top.FSType, facts.FUSE|facts.NFS) { // a disk's may have ended and answer
-		if err := dead.check(target); err != nil {
-			return none, err
-		}
+	if err := dead.check(target); err != nil {
+		return none, err
 	}
 	pause("unmount-dead-top/checked")
 	if err := target.detachTop(top, facts.Ref{}); err != nil {

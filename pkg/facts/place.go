@@ -50,6 +50,8 @@ type UnmountPlan struct {
 	// that is no longer wanted, left there.
 	Top         Mount
 	Placeholder bool
+	// Ended is true for a dead filesystem that answers all the same.
+	Ended bool
 	// Below is the mount right beneath Top. It stays, and is what processes meet then.
 	Below Ref
 }

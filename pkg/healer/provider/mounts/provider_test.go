@@ -21,6 +21,7 @@ type scribe struct {
 	plan  facts.PlacePlan
 	on    facts.Mount
 	below facts.Ref
+	ended bool
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 	// acted counts what was changed.
@@ -45,7 +46,7 @@ func (s *scribe) Place(ctx context.Context, plan facts.PlacePlan, revalidate fun
 }
 
 func (s *scribe) UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidate func(context.Context) error) error {
-	s.did, s.on, s.below = "unmount-dead-top", plan.Top, plan.Below
+	s.did, s.on, s.below, s.ended = "unmount-dead-top", plan.Top, plan.Below, plan.Ended
 	if plan.Placeholder {
 		s.did = "take off"
 	}

@@ -170,7 +170,7 @@ func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Ste
 		why = "what the dead mount hides shows another directory"
 	}
 	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
-		return p.host.UnmountTop(ctx, facts.UnmountPlan{Top: top, Below: below.Ref()}, revalidate)
+		return p.host.UnmountTop(ctx, facts.UnmountPlan{Top: top, Ended: c.Superblocks[top.Dev].Shutdown, Below: below.Ref()}, revalidate)
 	})
 }
 

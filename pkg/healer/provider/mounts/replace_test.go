@@ -419,9 +419,18 @@ func TestUnmountDeadTop(t *testing.T) {
 		if err := s.Run(context.Background(), func(context.Context) error { return cases.ErrRevalidate }); !errors.Is(err, cases.ErrRevalidate) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if stack := c.MountPoints[0].Stack; h.did != "unmount-dead-top" || !reflect.DeepEqual(h.on, stack[0]) || h.below != stack[1].Ref() {
+		if stack := c.MountPoints[0].Stack; h.did != "unmount-dead-top" || !reflect.DeepEqual(h.on, stack[0]) || h.below != stack[1].Ref() || h.ended {
 			t.Errorf("%s: %s %+v off %+v", name, h.did, h.on, h.below)
 		}
+	}
+}
+
+func TestUnmountShutDownTop(t *testing.T) {
+	c := cases.With(cases.Outliving, cases.Of(cases.Previously, func(sb *healer.Superblock) { sb.Answer.Errno, sb.Shutdown = 0, true }))()
+	under(func(*facts.Mount) {})(&c)
+	h := &scribe{}
+	if s := step(t, h, c); s.Run(context.Background(), func(context.Context) error { return nil }) != nil || h.did != "unmount-dead-top" || !h.ended {
+		t.Errorf("%s, ended: %t", h.did, h.ended)
 	}
 }
 
