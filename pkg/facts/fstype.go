@@ -62,10 +62,10 @@ var fsTypes = map[string]Traits{
 	"9p":       MayHang | NoDisk,
 	"afs":      MayHang,
 	"autofs":   MayHang,
-	"virtiofs": NoDisk,
-	"lustre":   NoDisk,
-	"gpfs":     NoDisk,
-	"beegfs":   NoDisk,
+	"virtiofs": MayHang | NoDisk,
+	"lustre":   MayHang | NoDisk,
+	"gpfs":     MayHang | NoDisk,
+	"beegfs":   MayHang | NoDisk,
 }
 
 // IsType reports whether a filesystem type, with or without a subtype as in
