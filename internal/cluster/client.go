@@ -88,11 +88,11 @@ type request struct {
 	Name      string
 }
 
-// shown returns a request without the names of what belongs to one tenant. The text of
-// its error may be shown to another one: a search reads the claims of all pods here, and
+// shown returns a request without the names of what belongs to one tenant, or of a Secret. The
+// text of its error may be shown to another one: a search reads the claims of all pods here, and
 // an API that does not answer is not asked again for others.
 func (r request) shown() request {
-	if r.Verb == "get" && slices.Contains([]string{"pods", "persistentvolumeclaims", "namespaces"}, r.Resource) {
+	if r.Verb == "get" && slices.Contains([]string{"pods", "persistentvolumeclaims", "namespaces", "secrets"}, r.Resource) {
 		r.Namespace, r.Name = "", ""
 	}
 	return r

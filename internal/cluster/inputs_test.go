@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,10 @@ func TestInputsThatCannotBeRead(t *testing.T) {
 		r, err := i.c.Request(t.Context(), i.volume, i.mountPoint)
 		if err == nil || r.Inputs.Version == "" || r.Inputs.Version == before.Version || len(r.Secrets) > 0 {
 			t.Errorf("without a right: %+v, %v", r.Inputs, err)
+		}
+		i.api.BreakFor(kubetest.ErrRefused, "get", "secrets")
+		if _, err := i.c.Request(t.Context(), i.volume, i.mountPoint); err == nil || strings.Contains(err.Error(), i.secret.Namespace) {
+			t.Errorf("it names the Secret's namespace: %v", err)
 		}
 		i.api.Break(kubetest.ErrRefused)
 		time.Sleep(inputsTTL + time.Second)
