@@ -28,6 +28,9 @@ const (
 	healthRefresh = time.Hour
 	// healthJitter is the part of it by which a node's claims are spread over time.
 	healthJitter = 0.2
+	// maxHealthBytes is more than an annotation of ours has. What it says is kept, and anybody
+	// who may write the claim may write more.
+	maxHealthBytes = 1024
 )
 
 // errNoClaim says that a claim does not exist, or that another one has its name.
@@ -109,7 +112,7 @@ func refresh() time.Duration {
 // request: 500 (InternalError) may be a webhook's.
 func isOutage(err error) bool { return isUnavailable(err) && !apierrors.IsInternalError(err) }
 
-// healthOf reads one annotation of a claim. It is due at once if its value cannot be read,
+// healthOf reads one annotation of a claim. It is due at once if its value cannot be read or be true,
 // or was written by a clock that is ahead, and unknown with an error.
 func (r *reporter) healthOf(ctx context.Context, claim *corev1.ObjectReference, key string) (annotation, error) {
 	var now corev1.PersistentVolumeClaim
@@ -121,12 +124,16 @@ func (r *reporter) healthOf(ctx context.Context, claim *corev1.ObjectReference, 
 	case err != nil:
 		return annotation{}, err
 	}
-	has := annotation{claim: claim.UID}
-	if json.Unmarshal([]byte(now.Annotations[key]), &has.Value) != nil {
+	has, text := annotation{claim: claim.UID}, now.Annotations[key]
+	if len(text) > maxHealthBytes || json.Unmarshal([]byte(text), &has.Value) != nil {
 		return annotation{claim: claim.UID}, nil
 	}
 	checked, err := time.Parse(time.RFC3339, has.LastChecked)
-	if err == nil && checked.Before(time.Now()) {
+	since, wrong := time.Parse(time.RFC3339, has.Since)
+	switch {
+	case wrong != nil, since.After(time.Now()):
+		has.Since = "" // also who may write the claim may have written that
+	case err == nil && checked.Before(time.Now()):
 		has.due = checked.Add(refresh())
 	}
 	return has, nil

@@ -114,6 +114,18 @@ var claimHealth = map[string]struct {
 			{0, healthy(), keptHealth},
 		},
 	},
+	"since a time to come": {
+		earlier: `{"state":"healthy","lastChecked":"1999-12-31T23:59:00Z","since":"2001-01-01T00:00:00Z","node":"old"}`,
+		steps: []healthStep{
+			{0, healthy(), claimSays("healthy", "00:00:00", "00:00:00")},
+		},
+	},
+	"longer than ours": {
+		earlier: oldHealth("healthy", "1999-12-31T23:59:00."+strings.Repeat("0", 1024)+"Z"),
+		steps: []healthStep{
+			{0, healthy(), claimSays("healthy", "00:00:00", "00:00:00")},
+		},
+	},
 	"no JSON": {
 		earlier: `yes`,
 		steps: []healthStep{
