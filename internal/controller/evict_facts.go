@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
@@ -95,14 +97,46 @@ func (r *Reconciler) readSettings(ctx context.Context) (map[string]string, error
 	return kept.Data, client.IgnoreNotFound(err)
 }
 
-// podsOf returns the pods that use a claim and have not ended.
+// maxKeptBytes bounds what is kept of the pods that use a claim: for some hundred of the usual
+// size. Decoded, it may be twenty times as much, for each job that is at work.
+const maxKeptBytes = 256 << 10
+
+// podsOf returns the pods that use a claim and have not ended, with what a decision goes by.
 func (r *Reconciler) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (pods []corev1.Pod, err error) {
+	size := 0
 	err = r.eachPod(ctx, client.ListOptions{Namespace: claim.Namespace, FieldSelector: notEnded}, func(pod *corev1.Pod) {
-		if uses(pod, claim) {
-			pods = append(pods, *pod)
+		if !uses(pod, claim) || size > maxKeptBytes {
+			return
 		}
+		stripPod(pod)
+		size += pod.Size()
+		pods = append(pods, *pod)
 	})
+	if err == nil && size > maxKeptBytes {
+		return nil, refuse("the pods that use the claim are too many, or too large, to look at all of them")
+	}
 	return pods, err
+}
+
+// stripPod drops what no decision to evict goes by: who creates pods may fill them with megabytes.
+func stripPod(pod *corev1.Pod) {
+	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool {
+		_, asks := keepAnnotations[key]
+		return !asks && !slices.Contains([]string{clustersettings.ModeAnnotation, clustersettings.EvictAnnotation, corev1.MirrorPodAnnotationKey}, key)
+	})
+	pod.ManagedFields = nil
+	var volumes []corev1.Volume // with the first emptyDir of any number
+	empty := false
+	for _, v := range pod.Spec.Volumes {
+		if claimOf(pod, v) != "" || v.EmptyDir != nil && !empty {
+			volumes = append(volumes, v)
+		}
+		empty = empty || v.EmptyDir != nil
+	}
+	pod.Spec = corev1.PodSpec{
+		NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds, Volumes: volumes,
+	}
+	pod.Status = corev1.PodStatus{Conditions: pod.Status.Conditions}
 }
 
 // readOthers asks the node for the other volumes of the pods that are to be evicted, until
