@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxAnswerBytes bounds an answer: a message and its frame.
+	// maxAnswerBytes bounds an answer, a message and its frame, and as much beside it.
 	maxAnswerBytes = 256 << 10
 	// routeTimeout bounds the questions to the API before a call.
 	routeTimeout = 15 * time.Second
@@ -51,6 +51,7 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 		grpc.WithPerRPCCredentials(token),
 		grpc.WithNoProxy(), // pods are in the cluster
 		grpc.WithDisableServiceConfig(),
+		grpc.WithMaxHeaderListSize(maxAnswerBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
 	if err != nil {
 		return failed(err, nil)

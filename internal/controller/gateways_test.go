@@ -1,10 +1,18 @@
 package controller
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -111,5 +119,39 @@ func TestGatewayIsNotFound(t *testing.T) {
 				t.Errorf("got %+v", o)
 			}
 		})
+	}
+}
+
+// tellingNode says the more the longer its trailer may be.
+type tellingNode struct {
+	csi.UnimplementedNodeServer
+
+	conditions int
+}
+
+func (n tellingNode) NodeGetVolumeHealth(ctx context.Context, _ *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	text := "[" + strings.Repeat("{},", n.conditions) + "{}]"
+	return &csi.NodeGetVolumeHealthResponse{}, grpc.SetTrailer(ctx, metadata.Pairs(healerpb.TrailerConditions, text))
+}
+
+// A node that was taken over cannot fill the controller's memory with what comes beside an answer.
+func TestTrailersAreBounded(t *testing.T) {
+	for conditions, code := range map[int]codes.Code{100: codes.OK, maxAnswerBytes: codes.Internal} {
+		certificate, _ := newPair(t, nil)
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
+		csi.RegisterNodeServer(server, tellingNode{conditions: conditions})
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(server.Stop)
+		s := newSite(t)
+		s.pod.Status.PodIP = "127.0.0.1"
+		_, port, _ := net.SplitHostPort(listener.Addr().String())
+		s.registration.Object["spec"].(map[string]any)["driver"].(map[string]any)["endpoint"] = "pod://pod.dotted.gateways:" + port
+		s.registration.SetAnnotations(registration.Annotations(certificate.Leaf))
+		o := s.gateways(t).call(t.Context(), "node-1", v1alpha1.ModeCheck, &healerpb.NodeHealerRequest{}, time.Minute)
+		if o.code != code.String() {
+			t.Errorf("%d conditions: got %.300s", conditions, fmt.Sprintf("%+v", o))
+		}
 	}
 }
