@@ -64,9 +64,13 @@ func TestEachValueIsRendered(t *testing.T) {
 	}
 }
 
-// The directory is mounted at the path that the server is told.
+// The directory is mounted at the path that the server is told, and the controller asks for paths there.
 func TestKubeletRootIsChangedEverywhere(t *testing.T) {
-	set := text(t, mustRender(t, parse(t, "server.kubeletRoot=/data/kubelet"))["DaemonSet/node-healer"])
+	changed := mustRender(t, parse(t, "server.kubeletRoot=/data/kubelet,controller.enabled=true"))
+	if controller := text(t, changed["Deployment/node-healer-controller"]); !strings.Contains(controller, `"--kubelet-root=/data/kubelet"`) {
+		t.Errorf("the controller is not told: %s", controller)
+	}
+	set := text(t, changed["DaemonSet/node-healer"])
 	if strings.Contains(set, "/var/lib/kubelet") || strings.Count(set, "/data/kubelet") != 3 {
 		t.Errorf("the flag, the volume and its mount are not all changed: %s", set)
 	}
