@@ -67,7 +67,10 @@ func failed(err, handshake error) outcome {
 		switch d := detail.(type) {
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == api.ErrorDomain {
-				o.class = api.Class{Tier: api.Tier(d.GetMetadata()["tier"]), Type: api.Type(d.GetMetadata()["error_type"])}
+				// Without a tier it would be no error to the job, which then says that the volume works.
+				if tier := api.Tier(d.GetMetadata()["tier"]); tier == api.Transient || tier == api.Retriable || tier == api.Terminal {
+					o.class = api.Class{Tier: tier, Type: api.Type(d.GetMetadata()["error_type"])}
+				}
 				if reason, known := answeredReasons[d.GetReason()]; known {
 					o.reason = reason
 				}
