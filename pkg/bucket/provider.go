@@ -38,7 +38,8 @@ type provider struct {
 
 // memory is what was answered last.
 type memory struct {
-	asking bool
+	// asking is closed when the question has ended that is under way; nil: none is.
+	asking chan struct{}
 	at     time.Time
 	report Report
 	// since is when the answer came first that has to be confirmed, suspected its reason.
@@ -67,7 +68,13 @@ func (p *provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.memoryOf(b)
-	if !m.asking && time.Since(m.at) >= m.holds(c.Volume.Named || wrong(c)) {
+	for m.asking != nil && m.report.Verdict == "" { // there is no last answer to go by
+		p.wait(ctx, m.asking)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	if m.asking == nil && time.Since(m.at) >= m.holds(c.Volume.Named || wrong(c)) {
 		a, err := p.ask(ctx, m, b)
 		if err == nil && errors.Is(ctx.Err(), context.Canceled) {
 			err = ctx.Err() // who asked is stopping, which says nothing of the server
@@ -83,14 +90,25 @@ func (p *provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	return m.report.Conditions, nil
 }
 
+// wait waits for who asks, with p unlocked.
+func (p *provider) wait(ctx context.Context, asking chan struct{}) {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	select {
+	case <-asking:
+	case <-ctx.Done():
+	}
+}
+
 // ask asks, and others go by the last answer meanwhile. p is locked again also after a panic,
 // which the engine survives.
 func (p *provider) ask(ctx context.Context, m *memory, b Bucket) (answer, error) {
-	m.asking = true
+	m.asking = make(chan struct{})
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
-		m.asking = false
+		close(m.asking)
+		m.asking = nil
 	}()
 	return ask(ctx, b)
 }
@@ -101,7 +119,7 @@ func (p *provider) memoryOf(b Bucket) *memory {
 	key := b
 	key.Expires = time.Time{} // equal times may differ as values
 	if p.asked[key] == nil {
-		maps.DeleteFunc(p.asked, func(_ Bucket, m *memory) bool { return !m.asking && time.Since(m.at) > forgotten })
+		maps.DeleteFunc(p.asked, func(_ Bucket, m *memory) bool { return m.asking == nil && time.Since(m.at) > forgotten })
 		p.asked[key] = &memory{}
 	}
 	return p.asked[key]

@@ -110,6 +110,37 @@ func TestProviderThatIsCutOff(t *testing.T) {
 	}
 }
 
+// TestProviderFirstAnswer has two volumes of one bucket checked at once: nothing is known of it
+// before the one question has its answer.
+func TestProviderFirstAnswer(t *testing.T) {
+	came, answers := make(chan struct{}), make(chan struct{})
+	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		close(came) // panics if it is asked twice
+		<-answers
+		respond(403, nil, s3Error("InvalidAccessKeyId", ""))(w, r)
+	})
+	p := Provider(func(healer.Case) (Bucket, bool) { return b, true })(nil).(healer.Collector)
+	found := make(chan healer.Evidence, 2)
+	collect := func() {
+		evidence, _ := p.Collect(t.Context(), healer.Case{})
+		found <- evidence
+	}
+	go collect()
+	<-came
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if evidence, err := p.Collect(ctx, healer.Case{}); err == nil {
+		t.Errorf("before there is an answer: %+v", evidence)
+	}
+	go collect()
+	close(answers)
+	for range 2 {
+		if one, _ := (<-found).([]Condition); len(one) != 1 || one[0].Reason != CredentialsRefused {
+			t.Errorf("%+v", one)
+		}
+	}
+}
+
 // TestProviderNotJudged: what says nothing of the bucket makes no volume healthy.
 func TestProviderNotJudged(t *testing.T) {
 	b := serve(t, respond(418, nil, ""))
