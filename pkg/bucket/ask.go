@@ -122,6 +122,13 @@ var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$`)
 // credential that is encoded in some way looks like this.
 var regionName = regexp.MustCompile(`^[a-z]{2,16}[0-9]{0,3}(-[a-z]{1,16}){0,2}(-[0-9]{1,3})?$`)
 
+// meantByGarage has the codes of other servers by the words with which Garage's messages begin: it
+// answers AccessDenied to a deleted key and a wrong secret, too, and that would prove a good signature.
+var meantByGarage = map[string]string{
+	"Forbidden: No such key":       "InvalidAccessKeyId",
+	"Forbidden: Invalid signature": "SignatureDoesNotMatch",
+}
+
 // read returns what is known here of a response.
 func (b Bucket) read(response *http.Response, body []byte) answer {
 	a := answer{Time: time.Now(), Status: response.StatusCode}
@@ -129,11 +136,16 @@ func (b Bucket) read(response *http.Response, body []byte) answer {
 		a.Ahead = a.Time.Sub(date)
 	}
 	var document struct {
-		XMLName      xml.Name
-		Code, Region string
+		XMLName               xml.Name
+		Code, Message, Region string
 	}
 	// A text that is no XML has no name. The list of a server that ignores max-keys is cut, and has.
 	_ = xml.Unmarshal(body, &document)
+	for words, code := range meantByGarage {
+		if document.Code == "AccessDenied" && strings.HasPrefix(document.Message, words) {
+			document.Code = code
+		}
+	}
 	_, known := rowOf(answer{Code: document.Code})
 	switch {
 	case document.XMLName.Local == "ListBucketResult" && a.Status == http.StatusOK:

@@ -41,6 +41,11 @@ func s3Error(code, more string) string {
 	return `<?xml version="1.0" encoding="UTF-8"?>` + "\n<Error><Code>" + code + "</Code><Message>text</Message>" + more + "<RequestId>1</RequestId></Error>"
 }
 
+// garageError is what Garage (src/api/common/signature/payload.rs) forbids with.
+func garageError(why string) string {
+	return "<Error><Code>AccessDenied</Code><Message>Forbidden: " + why + "</Message><Resource>/data</Resource><Region>us-east-1</Region></Error>"
+}
+
 const list = `<?xml version="1.0" encoding="UTF-8"?>` + "\n" + `<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>data</Name><Prefix></Prefix><KeyCount>0</KeyCount><MaxKeys>1</MaxKeys><IsTruncated>false</IsTruncated></ListBucketResult>`
 
 var serversAnswers = map[string]struct {
@@ -75,6 +80,20 @@ var serversAnswers = map[string]struct {
 		want:    string(CredentialsRefused),
 		verdict: Abnormal,
 		says:    "To do: issue new credentials",
+	},
+	"no key, of Garage": {
+		status:  403,
+		body:    garageError("No such key: AKIACANARY"),
+		want:    string(CredentialsRefused),
+		verdict: Abnormal,
+		says:    "403, InvalidAccessKeyId",
+	},
+	"wrong key, of Garage": {
+		status:  403,
+		body:    garageError("Invalid signature"),
+		want:    string(CredentialsRefused),
+		verdict: Abnormal,
+		says:    "403, SignatureDoesNotMatch",
 	},
 	"wrong key in the region": {
 		status:  403,
