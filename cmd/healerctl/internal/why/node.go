@@ -23,7 +23,7 @@ import (
 // Node is the node that the program runs on as root.
 type Node struct {
 	Name string
-	// KubeletRoot is kubelet's directory, a path without symbolic links.
+	// KubeletRoot is kubelet's directory; it may be a symbolic link.
 	KubeletRoot string
 	// Volumes asks node-healer's server what it saw of the volumes last.
 	Volumes func(context.Context) ([]*adminpb.Volume, error)

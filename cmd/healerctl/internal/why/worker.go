@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -180,8 +181,13 @@ func lastArgument(pid int) (string, error) {
 	return all[len(all)-1], nil
 }
 
-// podDirectories returns by UID what kubelet has a directory of, with what is mounted in it.
+// podDirectories returns by UID what kubelet has a directory of, with what is mounted in it. The
+// mount table has paths without symbolic links, of which kubelet's root may be one.
 func podDirectories(dir string) (map[string][]string, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -77,6 +78,23 @@ func TestLastArgument(t *testing.T) {
 		}
 		_ = stdin.Close()
 		_ = cmd.Wait()
+	}
+}
+
+// Kubelet's root may be a symbolic link, which the mount table does not have: what is mounted there
+// is in use all the same.
+func TestPodDirectoriesBehindLink(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "pods")
+	if err := os.Symlink("/dev", link); err != nil { // where a machine has mounts
+		t.Fatal(err)
+	}
+	want, err := podDirectories("/dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := podDirectories(link)
+	if err != nil || !reflect.DeepEqual(got, want) || len(got["pts"]) == 0 {
+		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }
 
