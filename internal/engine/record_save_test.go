@@ -37,6 +37,27 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 	}
 }
 
+// A caller that says reader only gets no complaint of a filesystem that turned read-only. The loop,
+// which has no such word, must not take it for meant from then on.
+func TestRecordHasNoCallersReadOnly(t *testing.T) {
+	reads := volume
+	reads.Capability = &healer.Capability{Access: healer.AccessMount, ReadOnly: true}
+	for name, before := range map[string]func(*fixture){"seen writable": (*fixture).healthy, "never seen": func(*fixture) {}} {
+		b := newFixture(t)
+		before(b)
+		for _, path := range []string{podA, staging} {
+			b.change(path, func(m *facts.Mount) { m.SuperReadOnly = true })
+		}
+		b.heal(reads)
+		r, _ := b.notes.Load(driver, volID)
+		for _, p := range r.MountPoints {
+			if p.ReadOnlySuper {
+				t.Errorf("%s: %s is recorded as read-only", name, p.Path)
+			}
+		}
+	}
+}
+
 func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 	k := volumeKey(driver, volID)
 	for name, tc := range map[string]struct {
