@@ -27,7 +27,7 @@ func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
 	case v.Ephemeral != nil:
 		name = p.pod.Name + "-" + v.Name
 	case v.CSI != nil:
-		p.volumes = append(p.volumes, volume{driver: v.CSI.Driver})
+		p.volumes, p.well = append(p.volumes, volume{driver: v.CSI.Driver}), append(p.well, time.Time{})
 		return
 	default:
 		return
@@ -38,6 +38,7 @@ func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
 		return
 	}
 	if !p.read("claim "+name, err) {
+		p.well = append(p.well, time.Time{})
 		return
 	}
 	if claim.DeletionTimestamp != nil {
@@ -92,12 +93,12 @@ func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		shared := len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 		p.volumes = append(p.volumes, volume{claim.Name, pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, shared})
 	}
-	p.health(ctx, claim)
+	p.well = append(p.well, p.health(ctx, claim))
 }
 
 // health says what the nodes say of a claim's volume: by their annotations, and by the last
-// VolumeHealJob where that is newer.
-func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+// VolumeHealJob where that is newer. It returns when the pod's node last called it healthy.
+func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim) (well time.Time) {
 	var sick []string
 	var checked time.Time
 	for name, text := range claim.Annotations {
@@ -105,10 +106,13 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 		if !strings.HasPrefix(name, volumehealth.Annotation) || json.Unmarshal([]byte(text), &said) != nil {
 			continue
 		}
-		if at, err := time.Parse(time.RFC3339, said.LastChecked); err == nil && at.After(checked) {
+		at, err := time.Parse(time.RFC3339, said.LastChecked)
+		if err == nil && at.After(checked) {
 			checked = at
 		}
-		if said.State != volumehealth.Healthy {
+		if said.State == volumehealth.Healthy && said.Node == p.pod.Spec.NodeName {
+			well = at
+		} else if said.State != volumehealth.Healthy {
 			sick = append(sick, fmt.Sprintf("%s on node %s since %s, checked %s", said.State, said.Node, said.Since, said.LastChecked))
 		}
 	}
@@ -133,4 +137,5 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 		p.add("VolumeUnhealthy", "claim "+claim.Name+": "+strings.Join(sick, "; "), p.Program+" heal pvc/"+claim.Name+" -n "+p.Namespace+", which does what is safe, and says what is not",
 			p.Program+" explain REASON says what each reason means")
 	}
+	return well
 }

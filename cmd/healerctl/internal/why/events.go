@@ -94,10 +94,16 @@ func (p *podCase) events(ctx context.Context) {
 			p.mountFailed(e.Message, text)
 		case about.reason == "FailedKillPod" && p.stopping:
 			p.add("StopFailed", text, "see on the node whether a process of it waits in the kernel")
-		case about.reason == "VolumeAbnormal" && !overtaken("VolumeHealed") && !overtaken("VolumeHealthy"):
+		case about.reason == "VolumeAbnormal" && !overtaken("VolumeHealed") && !overtaken("VolumeHealthy") && !p.wellAfter(timeOf(e)):
 			p.add("VolumeUnhealthy", "node-healer: "+text, p.Program+" explain REASON says what each reason means")
 		}
 	}
+}
+
+// wellAfter reports whether the node called all of the pod's volumes healthy after a time. A server
+// that was started anew says so in annotations only: it does not know that they were sick.
+func (p *podCase) wellAfter(t time.Time) bool {
+	return len(p.well) > 0 && !slices.ContainsFunc(p.well, func(well time.Time) bool { return !well.After(t) })
 }
 
 // mountFailed says what the answer of a driver to kubelet means.

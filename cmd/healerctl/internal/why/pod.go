@@ -37,6 +37,9 @@ type podCase struct {
 	// mounting is true while the pod waits for its volumes, stopping when it was deleted.
 	mounting, stopping bool
 	volumes            []volume
+	// well has for each volume when the pod's node last called it healthy, by the claim's
+	// annotation; zero where the node does not.
+	well []time.Time
 }
 
 // volume is one volume of CSI.

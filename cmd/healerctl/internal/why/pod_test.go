@@ -18,6 +18,7 @@ import (
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
 // waiting returns a pod on node "here" that waits for its volumes, in a cluster with these objects.
@@ -72,6 +73,39 @@ func TestEventsOfVolumes(t *testing.T) {
 		p.events(t.Context())
 		if got := p.reasons(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v: %+v", name, got, c.want, p.Answer)
+		}
+	}
+}
+
+// A server that was started anew says by annotations only that a volume is healthy again.
+func TestAbnormalBefore(t *testing.T) {
+	said := func(state, node string, at int64) string {
+		return fmt.Sprintf(`{"state":%q,"node":%q,"lastChecked":%q}`, state, node, time.Unix(at, 0).UTC().Format(time.RFC3339))
+	}
+	for name, c := range map[string]struct {
+		annotations []string // of a claim each; empty: an inline volume
+		well        bool
+	}{
+		"healthy since":         {[]string{said("healthy", "here", 2), said("healthy", "here", 3)}, true},
+		"one not checked since": {[]string{said("healthy", "here", 2), said("healthy", "here", 1)}, false},
+		"healthy elsewhere":     {[]string{said("healthy", "there", 2)}, false},
+		"one without a claim":   {[]string{said("healthy", "here", 2), ""}, false},
+	} {
+		p := waiting(t, &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"}, Reason: "VolumeAbnormal", LastTimestamp: metav1.NewTime(time.Unix(1, 0)),
+		})
+		for i, annotation := range c.annotations {
+			if annotation == "" {
+				p.volume(t.Context(), corev1.Volume{VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}})
+				continue
+			}
+			claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}}
+			claim.Name, claim.Annotations = fmt.Sprint("claim-", i), map[string]string{volumehealth.Annotation + "uid": annotation}
+			p.well = append(p.well, p.health(t.Context(), claim))
+		}
+		p.events(t.Context())
+		if got := p.reasons(); (len(got) == 0) != c.well {
+			t.Errorf("%s: %+v", name, p.Causes)
 		}
 	}
 }
