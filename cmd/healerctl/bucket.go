@@ -50,6 +50,9 @@ func newCheckBucket() *cobra.Command {
 			case c.Context().Err() != nil:
 				return status.Error(codes.Canceled, "interrupted")
 			case said != report.Message:
+				if watch && *output == asYAML {
+					_, _ = fmt.Fprintln(c.OutOrStdout(), "---") // or the next report's keys are twice in one document
+				}
 				if err := answer(c, *output, report, func(w io.Writer) error { return printBucket(w, watch, report) }); err != nil {
 					return err
 				}

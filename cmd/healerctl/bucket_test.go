@@ -211,6 +211,26 @@ func TestWatchBucket(t *testing.T) {
 	}
 }
 
+// TestWatchBucketAsYAML: each report is a document of its own.
+func TestWatchBucketAsYAML(t *testing.T) {
+	s := newFakeS3(t, "list", "SignatureDoesNotMatch")
+	dir := secretDir(t, s.URL, nil)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
+		defer stop()
+		_, stdout, _ := checkBucket(ctx, "--secret-dir", dir, "--watch", "-o", "yaml")
+		documents := strings.Split(strings.TrimPrefix(stdout, "---\n"), "---\n")
+		if len(documents) != 2 {
+			t.Fatal(stdout)
+		}
+		for _, document := range documents {
+			if err := yaml.UnmarshalStrict([]byte(document), new(map[string]any)); err != nil {
+				t.Errorf("%v: %s", err, document)
+			}
+		}
+	})
+}
+
 func TestCheckBucketIsInterrupted(t *testing.T) {
 	s := newFakeS3(t, "NoSuchBucket")
 	dir := secretDir(t, s.URL, nil)
