@@ -11,6 +11,7 @@ import (
 // What a person should do.
 const (
 	adviceRestart   = "delete the pod, so that its containers start with the volume as it is now"
+	adviceMayBeBare = "see in the container whether it has the volume; if not, copy what it wrote out of it (kubectl cp), as that goes with the pod; then delete the pod"
 	adviceAgain     = "call again; if it stays so, see which pod has so many processes"
 	adviceOnBare    = "copy what the container wrote there out of it (kubectl cp), then delete the pod: it lies on the node's disk, and goes with the pod"
 	adviceOldDevice = "delete the pod at once: what it writes may go to another volume's disk"
@@ -50,11 +51,11 @@ func started(c healer.Case) (found []healer.Condition) {
 		}
 		who[cond] = append(who[cond], container)
 	}
-	unverified := func(containers []facts.Unverified, when string) {
+	unverified := func(containers []facts.Unverified, when, advice string) {
 		for _, u := range containers {
 			cond := healer.Condition{
 				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: c.TargetOf(u.PodUID),
-				Message: when + ", and cannot be inspected: " + why(u), Advice: adviceRestart,
+				Message: when + ", and cannot be inspected: " + why(u), Advice: advice,
 			}
 			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
 				cond.Advice = adviceAgain
@@ -62,8 +63,8 @@ func started(c healer.Case) (found []healer.Condition) {
 			add(healer.ContainerName(u.PodUID, u.ContainerID), cond)
 		}
 	}
-	unverified(c.Unverified, "there before the filesystem instance was replaced")
-	unverified(c.UnverifiedStart, "started while the volume may not have been mounted here")
+	unverified(c.Unverified, "there before the filesystem instance was replaced", adviceRestart)
+	unverified(c.UnverifiedStart, "started while the volume may not have been mounted here", adviceMayBeBare)
 	for _, s := range c.OnBare {
 		add(s.String(), healer.Condition{
 			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, MountPoint: s.MountPoint,

@@ -125,13 +125,20 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// What a container wrote to the bare directory is lost with its pod.
+// What a container wrote to the bare directory is lost with its pod; one that cannot be inspected may
+// have that directory.
 func TestAdviceOnBareDirectorySavesTheFilesFirst(t *testing.T) {
-	f := examine(t, &kernel{}, FUSE, cases.With(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare }))())
-	advice := f.Conditions[0].Advice
-	saves, deletes := strings.Index(advice, "kubectl cp"), strings.Index(advice, "delete the pod")
-	if saves < 0 || deletes < saves {
-		t.Errorf("the advice is %q", advice)
+	for name, change := range map[string]cases.Change{
+		"has it": startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare }),
+		"may have it": func(c *healer.Case) {
+			c.UnverifiedStart = []facts.Unverified{{Workload: facts.Workload{PodUID: "a", ContainerID: "c"}, Why: facts.WhySandbox}}
+		},
+	} {
+		advice := examine(t, &kernel{}, FUSE, cases.With(change)()).Conditions[0].Advice
+		saves, deletes := strings.Index(advice, "kubectl cp"), strings.Index(advice, "delete the pod")
+		if saves < 0 || deletes < saves {
+			t.Errorf("%s: the advice is %q", name, advice)
+		}
 	}
 }
 
