@@ -17,6 +17,8 @@ const (
 	// names it, askAgain otherwise.
 	askEvery = time.Hour
 	askAgain = 10 * time.Second
+	// leastTime is how long a server has at least: a caller's time may be spent on other things.
+	leastTime = time.Second
 	// forgotten is how old an answer is that no volume asks for any more.
 	forgotten = 24 * time.Hour
 )
@@ -75,9 +77,10 @@ func (p *provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		}
 	}
 	if m.asking == nil && time.Since(m.at) >= m.holds(c.Volume.Named || wrong(c)) {
+		began := time.Now()
 		a, err := p.ask(ctx, m, b)
-		if err == nil && errors.Is(ctx.Err(), context.Canceled) {
-			err = ctx.Err() // who asked is stopping, which says nothing of the server
+		if err == nil && (errors.Is(ctx.Err(), context.Canceled) || ctx.Err() != nil && time.Since(began) < leastTime) {
+			err = ctx.Err() // who asked is stopping, or had no time, which says nothing of the server
 		}
 		if err != nil {
 			return nil, err

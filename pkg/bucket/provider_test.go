@@ -110,6 +110,17 @@ func TestProviderThatIsCutOff(t *testing.T) {
 	}
 }
 
+// TestProviderWithoutTime: what is left of a caller's time may be too short for any server.
+func TestProviderWithoutTime(t *testing.T) {
+	b := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	p := Provider(func(healer.Case) (Bucket, bool) { return b, true })(nil).(healer.Collector)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if evidence, err := p.Collect(ctx, healer.Case{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%+v, %v", evidence, err)
+	}
+}
+
 // TestProviderFirstAnswer has two volumes of one bucket checked at once: nothing is known of it
 // before the one question has its answer.
 func TestProviderFirstAnswer(t *testing.T) {
