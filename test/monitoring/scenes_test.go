@@ -279,6 +279,15 @@ var scenes = []scene{
 		almost: "NodeHealerLoopBehind",
 	},
 	{
+		name: "a node of whose volumes none can be judged",
+		samples: []string{
+			searches,
+			`node_healer_volumes{node="n",driver="d",condition="Unjudged",status="Unknown"} 1x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="not judged"} 0+1x40`,
+		},
+		after: 40 * time.Minute,
+	},
+	{
 		name: "a loop that a setting switches off, and later on",
 		samples: []string{
 			`node_healer_loop_last_search_timestamp_seconds{node="n"} 0+60x10 stale _x28 600 2400+60x30`,
