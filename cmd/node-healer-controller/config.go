@@ -12,9 +12,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
-// maxVerbosity is below the one from which the API's client logs what it sends.
-const maxVerbosity = 7
-
 // config is what the command line says, checked.
 type config struct {
 	controller.Config
@@ -46,7 +43,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.ConfigMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
 	f.IntVar(&c.MaxCalls, "max-calls", 32, "how many `calls` may run at once")
 	f.IntVar(&c.MaxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
-	c.logging.Add(f, "log verbosity (klog), at most 7")
+	c.logging.Add(f)
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
@@ -90,8 +87,5 @@ func (c *config) check() error {
 	if c.MaxCallsPerNode < 1 {
 		bad("--max-calls-per-node: %d is less than 1", c.MaxCallsPerNode)
 	}
-	if c.logging.Verbosity > maxVerbosity {
-		bad("-v: %d is more than %d: the controller's token would be in the log", c.logging.Verbosity, maxVerbosity)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.logging.Check())...)
 }

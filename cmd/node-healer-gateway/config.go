@@ -15,10 +15,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
-// maxVerbosity is below the one from which the API's client logs what it sends, which
-// are the callers' tokens.
-const maxVerbosity = 7
-
 // config is what the command line says, checked.
 type config struct {
 	endpoint, socket              string
@@ -55,7 +51,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.Func("tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CipherSuites))
 	f.BoolVar(&c.nodeCondition, "node-condition", false, "keep the condition CSIVolumeProblem on the Node (docs/monitoring.md); needs --metrics-endpoint")
 	f.Func("tls-curve-preferences", "comma-separated key exchanges, by the `names` of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CurvePreferences))
-	c.logging.Add(f, "log verbosity (klog), at most 7: above that the API's client logs callers' tokens")
+	c.logging.Add(f)
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
@@ -108,10 +104,7 @@ func (c *config) check() error {
 			bad("%s: is required", f.flag)
 		}
 	}
-	if c.logging.Verbosity > maxVerbosity {
-		bad("-v: %d is more than %d: callers' tokens would be in the log", c.logging.Verbosity, maxVerbosity)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.logging.Check())...)
 }
 
 // address returns an endpoint in the form that package net takes.

@@ -61,10 +61,21 @@ const (
 	logJSON = "json"
 )
 
-// Add defines the flags. verbosity is what the help says of -v.
-func (l *Logging) Add(f *flag.FlagSet, verbosity string) {
-	f.IntVar(&l.Verbosity, "v", 0, verbosity)
+// maxVerbosity is below the one from which the API's client logs what it sends and reads.
+const maxVerbosity = 7
+
+// Add defines the flags.
+func (l *Logging) Add(f *flag.FlagSet) {
+	f.IntVar(&l.Verbosity, "v", 0, "log verbosity (klog), at most 7: above that the API's client logs tokens and Secrets")
 	f.StringVar(&l.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
+}
+
+// Check returns an error where secrets would be in the log.
+func (l Logging) Check() error {
+	if l.Verbosity > maxVerbosity {
+		return fmt.Errorf("-v: %d is more than %d: tokens and Secrets would be in the log", l.Verbosity, maxVerbosity)
+	}
+	return nil
 }
 
 // Set has klog log like that. It is called before anything is logged.

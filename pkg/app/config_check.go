@@ -43,6 +43,7 @@ func (c *config) check() error {
 		rule("--node-id", c.nodeID != "" || c.kubeconfig == "", "is required with --kubeconfig"),
 		objectName("--pod-namespace", c.podNamespace),
 		objectName("--config-map", c.configMap),
+		c.logging.Check(),
 	)
 }
 

@@ -124,6 +124,8 @@ var rules = [][2]string{
 	{driverNamed + "--allowed-uids=0,,1", "allowed-uids"},
 	{driverNamed + "--allowed-uids=root", "allowed-uids"},
 	{driverNamed + "-v=x", "-v"},
+	{driverNamed + "-v=7", ""},
+	{driverNamed + "-v=8", "-v"},
 	{driverNamed + "--unknown", "unknown"},
 	{driverNamed + "check", `"check"`},
 	{driverNamed + "--standalone", ""},
