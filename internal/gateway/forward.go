@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -155,27 +156,43 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	if err != nil {
 		return err
 	}
-	var trailer metadata.MD
-	answer, err := g.ask(in.Context(), method, request, who, &trailer)
-	if err != nil {
+	got, err := g.ask(in.Context(), method, request, who)
+	if err = cmp.Or(err, got.err); err != nil {
 		return passed(err)
 	}
 	for _, key := range []string{healerpb.TrailerMessage, healerpb.TrailerConditions} {
-		in.SetTrailer(metadata.MD{key: trailer.Get(key)})
+		in.SetTrailer(metadata.MD{key: got.trailer.Get(key)})
 	}
-	return in.SendMsg(&answer)
+	return in.SendMsg(&got.message)
+}
+
+// answer is what the server said.
+type answer struct {
+	message []byte
+	trailer metadata.MD
+	err     error
 }
 
 // ask waits for one of the calls that those with the same verb may have open, so that
-// those who may only check keep no heal waiting.
-func (g *Gateway) ask(ctx context.Context, method string, request []byte, who caller, trailer *metadata.MD) (answer []byte, err error) {
-	calls := g.calls[who.verb]
+// those who may only check keep no heal waiting. The server works on when a caller leaves, so
+// the call stays open until the server has answered: its connection takes no more than these.
+func (g *Gateway) ask(ctx context.Context, method string, request []byte, who caller) (answer, error) {
+	calls, answered := g.calls[who.verb], make(chan answer, 1)
 	if err := calls.Acquire(ctx, 1); err != nil {
-		return nil, status.FromContextError(err).Err()
+		return answer{}, status.FromContextError(err).Err()
 	}
-	defer calls.Release(1)
-	err = g.server.Invoke(who.as(ctx), method, &request, &answer, grpc.ForceCodecV2(rawCodec{}), grpc.Trailer(trailer))
-	return answer, err
+	g.asking.Go(func() {
+		defer calls.Release(1)
+		var got answer
+		got.err = g.server.Invoke(who.as(context.WithoutCancel(ctx)), method, &request, &got.message, grpc.ForceCodecV2(rawCodec{}), grpc.Trailer(&got.trailer))
+		answered <- got
+	})
+	select {
+	case got := <-answered:
+		return got, nil
+	case <-ctx.Done():
+		return answer{}, status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 // as returns a context in which the server is called for c.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -143,6 +144,38 @@ func TestChecksKeepNoHealWaiting(t *testing.T) {
 			got++
 		case <-begun:
 		}
+	}
+}
+
+// TestChecksThatWereLeftKeepNoHealWaiting: the server works on, and takes no more than so many
+// calls on a connection.
+func TestChecksThatWereLeftKeepNoHealWaiting(t *testing.T) {
+	w := newWorld(t, TLS{})
+	answers := make(chan struct{})
+	w.server.wait = func(verb string) {
+		if verb == forwarded.VerbCheck {
+			<-answers
+		}
+	}
+	defer close(answers)
+	client := healerpb.NewHealerNodeClient(w.dial())
+	for range 3 {
+		var all sync.WaitGroup
+		for range maxCalls {
+			all.Go(func() {
+				ctx, leave := context.WithTimeout(with(t, checking), 300*time.Millisecond)
+				defer leave()
+				if _, err := client.NodeHealer(ctx, &healerpb.NodeHealerRequest{VolumeId: "v"}); status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("a check got %v", err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	ctx, leave := context.WithTimeout(with(t, healing), 10*time.Second)
+	defer leave()
+	if _, err := healerpb.NewHealerNodeClient(w.dial()).NodeHealer(ctx, &healerpb.NodeHealerRequest{VolumeId: "v"}); err != nil {
+		t.Errorf("a heal got %v", err)
 	}
 }
 

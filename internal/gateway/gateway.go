@@ -92,6 +92,8 @@ type Gateway struct {
 	// reflections and calls, these by verb, limit how many are open.
 	reflections *semaphore.Weighted
 	calls       map[string]*semaphore.Weighted
+	// asking are the calls that the server has not answered yet.
+	asking sync.WaitGroup
 }
 
 // New checks cfg and reads the certificate; nothing is sent yet.
@@ -169,5 +171,7 @@ func (g *Gateway) Run(ctx context.Context, l net.Listener) error {
 	g.grpc.Stop() // also where serving failed
 	cancel()
 	all.Wait()
-	return errors.Join(err, g.server.Close())
+	err = errors.Join(err, g.server.Close())
+	g.asking.Wait() // closed, the connection answers them
+	return err
 }

@@ -171,7 +171,7 @@ func newWorld(t *testing.T, profile TLS) *world {
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
 	must(t, err)
-	behind := grpc.NewServer()
+	behind := grpc.NewServer(grpc.MaxConcurrentStreams(32)) // as the real one
 	healerpb.RegisterHealerNodeServer(behind, w.server)
 	grpc_health_v1.RegisterHealthServer(behind, health.NewServer()) // which the gateway does not offer
 	identity.RegisterIdentityServer(behind, identifier{})
