@@ -76,12 +76,20 @@ var adviceOf = map[Reason]struct {
 // Reasons returns all reasons of this package, sorted.
 func Reasons() []Reason { return slices.Sorted(maps.Keys(adviceOf)) }
 
-// rankOf returns the rank of a condition's advice.
+// rankOf returns the rank of a reason's advice.
 func rankOf(r Reason) adviceRank {
 	if of, known := adviceOf[r]; known {
 		return of.rank
 	}
 	return adviceDelete
+}
+
+// rank returns the rank of the condition's advice.
+func (c Condition) rank() adviceRank {
+	if c.SaveFirst {
+		return adviceSave
+	}
+	return rankOf(c.Reason)
 }
 
 // MayDeletePods reports whether the advice of a reason may have a person delete pods. That of
@@ -94,15 +102,15 @@ func MayDeletePods(r Reason) bool {
 // and in the order in which it should be done. What passes with something else is left out,
 // and so is what may delete a pod while files have to be saved first: they would go with it.
 func (d Diagnosis) Advice() (all []string) {
-	saves := slices.ContainsFunc(d.Conditions, func(c Condition) bool { return rankOf(c.Reason) == adviceSave && !d.needless(c) })
+	saves := slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.rank() == adviceSave && !d.needless(c) })
 	var left []Condition
 	for _, c := range d.Conditions {
-		if c.Advice != "" && !d.needless(c) && (!saves || rankOf(c.Reason) != adviceDelete) {
+		if c.Advice != "" && !d.needless(c) && (!saves || c.rank() != adviceDelete) {
 			left = append(left, c)
 		}
 	}
 	slices.SortStableFunc(left, func(a, b Condition) int {
-		return cmp.Or(cmp.Compare(rankOf(a.Reason), rankOf(b.Reason)), cmp.Compare(b.Status.Severity(), a.Status.Severity()),
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(b.Status.Severity(), a.Status.Severity()),
 			cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Advice, b.Advice))
 	})
 	for _, c := range left {
@@ -115,5 +123,5 @@ func (d Diagnosis) Advice() (all []string) {
 
 // needless reports whether what is wrong passes with something else that is wrong.
 func (d Diagnosis) needless(c Condition) bool {
-	return slices.ContainsFunc(d.Conditions, func(other Condition) bool { return slices.Contains(adviceOf[other.Reason].instead, c.Reason) })
+	return !c.SaveFirst && slices.ContainsFunc(d.Conditions, func(other Condition) bool { return slices.Contains(adviceOf[other.Reason].instead, c.Reason) })
 }

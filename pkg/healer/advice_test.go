@@ -47,6 +47,19 @@ func TestAdviceOfAllPairs(t *testing.T) {
 	}
 }
 
+// Nothing is advised beside saving files that would go with a pod, also where most volumes of the same
+// reason have none to save.
+func TestAdviceThatSavesFilesStandsAlone(t *testing.T) {
+	save := Condition{Reason: ContainerUnverified, Advice: "copy the files", SaveFirst: true}
+	for _, r := range Reasons() {
+		got := Diagnosis{Conditions: []Condition{adviceFor(r), save}}.Advice()
+		deletes := func(s string) bool { return strings.HasPrefix(s, "delete the pod") }
+		if !slices.Contains(got, save.Advice) || slices.ContainsFunc(got, deletes) {
+			t.Errorf("%s: %q", r, got)
+		}
+	}
+}
+
 // A stopped daemon has one whole cure, whatever else is seen of it.
 func TestAdviceOfAStoppedDaemon(t *testing.T) {
 	got := Diagnosis{Conditions: []Condition{adviceFor(NotResponding), adviceFor(SlowResponse), adviceFor(DaemonStopped)}}.Advice()

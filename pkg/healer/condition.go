@@ -130,8 +130,10 @@ type Condition struct {
 	MountPoint string
 	// Message names the evidence, in half a sentence without a final stop.
 	Message string
-	// Advice says what a person should do when nothing here heals it.
-	Advice string
+	// Advice says what a person should do when nothing here heals it. SaveFirst is true where it is
+	// to save files that a deleted pod takes along, whatever else is advised for the reason.
+	Advice    string
+	SaveFirst bool
 	// Acute is true when the condition may be acted upon.
 	Acute bool
 	// Superblock is set for what is wrong with the whole filesystem or device, at

@@ -60,6 +60,7 @@ func started(c healer.Case) (found []healer.Condition) {
 			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
 				cond.Advice = adviceAgain
 			}
+			cond.SaveFirst = cond.Advice == adviceMayBeBare
 			add(healer.ContainerName(u.PodUID, u.ContainerID), cond)
 		}
 	}

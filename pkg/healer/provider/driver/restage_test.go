@@ -599,7 +599,7 @@ func TestRestageEndsItsLooks(t *testing.T) {
 		}
 		return facts.FUSEDaemons{Cut: looks != daemonLooks}
 	}
-	if err := p.daemonGone(t.Context(), c.MountPoints[0].Dev(), false); !errors.Is(err, healer.ErrRefused) {
+	if err := p.daemonGone(t.Context(), c.MountPoints[0].Dev()); !errors.Is(err, healer.ErrRefused) {
 		t.Error(err)
 	}
 }

@@ -83,7 +83,7 @@ func (s *staging) prepare(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
 	}
 	for _, m := range s.staged.Stack {
-		if err := s.daemonGone(ctx, m.Dev, m.Dev == s.staged.Dev()); err != nil {
+		if err := s.daemonGone(ctx, m.Dev); err != nil {
 			return err
 		}
 	}
@@ -135,12 +135,9 @@ const (
 
 // daemonGone fails unless no process has the connection of a dead mount open, at two looks in a
 // row: it could begin to serve, or hand it to another one, which one look misses if it reads that
-// one before and the first one after. looked is true where DaemonGone was the first look.
-func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev, looked bool) error {
+// one before and the first one after.
+func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
 	clean := 0
-	if looked {
-		clean = 1
-	}
 	for look := 1; ; look++ {
 		d, err := p.cfg.Host.FUSEDaemons(ctx, dev)
 		switch {
