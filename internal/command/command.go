@@ -66,7 +66,7 @@ const maxVerbosity = 7
 
 // Add defines the flags.
 func (l *Logging) Add(f *flag.FlagSet) {
-	f.IntVar(&l.Verbosity, "v", 0, "log verbosity (klog), at most 7: above that the API's client logs tokens and Secrets")
+	f.IntVar(&l.Verbosity, "v", 0, "log verbosity (klog), at most 7")
 	f.StringVar(&l.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
 }
 
