@@ -46,7 +46,7 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.HealTimeout)
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
-	report, err := e.guarded(work, v, lock)
+	report, err := e.heal(work, v, lock)
 	lock.unlock(append(stuckBehind(err), stuckIn(report.Steps)...))
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
@@ -55,21 +55,19 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 	return report, err
 }
 
-// guarded turns a panic into an error: it would otherwise end the server, and
-// with it the work on all other volumes.
-func (e *Engine) guarded(ctx context.Context, v healer.Volume, lock *volumeLock) (r healer.Report, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(v, p), "stack", string(debug.Stack()))
-			r, err = healer.Report{}, healer.Failed("internal error, see the log", nil)
-		}
-	}()
-	return e.heal(ctx, v, lock)
+// failed makes of a panic the error of a call: it would otherwise end the server, and with it the
+// work on all other volumes. What the call's steps left behind stays in its report.
+func failed(ctx context.Context, v healer.Volume, err *error) {
+	if p := recover(); p != nil {
+		klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(v, p), "stack", string(debug.Stack()))
+		*err = healer.Failed("internal error, see the log", nil)
+	}
 }
 
 // heal is one call, on one screen. It ends because every step runs at most once per mount point.
-func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Report, error) {
-	report := healer.Report{Volume: v, Checked: lock.checks}
+func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (report healer.Report, err error) {
+	defer failed(ctx, v, &err)
+	report = healer.Report{Volume: v, Checked: lock.checks}
 	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
 		return report, healer.RefusedBy(healer.RuleMode, healer.Failed("the volume was not checked", err))
 	}

@@ -189,6 +189,29 @@ func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
 		close(stuck)
 		eventually(t, "free", func() bool { return !isBusy(t, b, volume) })
 	})
+	t.Run("in a step before a provider panics", func(t *testing.T) {
+		stuck, steps, panics := make(stuckError), 0, 0
+		bad := provider{"bad", func(healer.Case) (healer.Finding, error) {
+			if steps > panics {
+				panics++
+				panic("bug")
+			}
+			return healer.Finding{}, nil
+		}}
+		b := newFixture(t, func(c *Config) { c.Providers = append(c.Providers, bad) })
+		b.healthy()
+		b.fall(podA, healer.NotMounted)
+		b.offer("rebind", podA, healer.Rebind, func() error { steps++; return stuckAt("mount point", stuck) })
+		if _, err := b.engine.Heal(context.Background(), volume); steps != 1 || healer.KindOf(err) != healer.KindUnknown {
+			t.Fatalf("%d steps ran: %v", steps, err)
+		}
+		b.recover(podA)
+		if !isBusy(t, b, volume) {
+			t.Fatal("free while the worker is at it")
+		}
+		close(stuck)
+		eventually(t, "free", func() bool { return !isBusy(t, b, volume) })
+	})
 }
 
 func TestCloseWaitsAndRefuses(t *testing.T) {
