@@ -67,7 +67,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		v.sick = sickness{}
 	default:
 		v.sick.observe(r.report, v.key.driver, now)
-		if !r.heals && v.failures > 0 && !v.untold && inputsChanged(r) && v.retry(0, now) {
+		if !r.heals && v.failures > 0 && !v.untold && inputsChanged(r.report.After) && v.retry(0, now) {
 			v.due = earlier(v.due, now.Add(changeDelay))
 			l.heals.retry(v.sick.backend)
 		}
@@ -95,8 +95,8 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 }
 
 // inputsChanged reports whether a step that failed would be another one now.
-func inputsChanged(r result) bool {
-	return slices.ContainsFunc(r.report.After.Steps, func(s healer.Step) bool { return s.InputsChanged })
+func inputsChanged(d healer.Diagnosis) bool {
+	return slices.ContainsFunc(d.Steps, func(s healer.Step) bool { return s.InputsChanged })
 }
 
 // notJudged reports whether nothing is known to be wrong with a volume, and not all of it could
@@ -132,7 +132,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	v.away, b.away = 0, 0
 	v.tries++
 	v.failures++
-	v.untold = inputsChanged(r)
+	v.untold = inputsChanged(r.report.Before) && inputsChanged(r.report.After)
 	switch {
 	case r.err != nil:
 		class = healer.Classify("", "", r.err)

@@ -74,8 +74,8 @@ type backoff struct {
 	// helped counts those of the tries that helped. failures counts those that failed or were
 	// refused since one helped or something changed.
 	helped, failures int
-	// untold is true where the last of the tries did not come to call the driver with what it would be
-	// called with by then: that this has changed is no reason for another one.
+	// untold is true where the last of the tries did not come to call the driver with what had changed before
+	// that try: that this has changed is no reason for another one.
 	untold bool
 	// away counts the heals in a row that found nobody listening at the driver's socket. They
 	// are no tries: nothing was asked of the driver, so only the next of them waits longer.

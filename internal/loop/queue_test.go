@@ -244,6 +244,29 @@ func TestChangedInputsOfAStepThatIsRefused(t *testing.T) {
 	})
 }
 
+// Inputs that change while the driver is called, which had the ones before, are a reason to try again, also
+// where it said that another try cannot help.
+func TestInputsThatChangeDuringATry(t *testing.T) {
+	n := acting(1)
+	n.healed = func(r healer.Report) (healer.Report, error) {
+		if f := n.faults["v0"]; f != nil {
+			f.inputs = len(n.heals) == 1
+			r.After = f.diagnosis(r.Volume)
+		}
+		return r, nil
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Hour)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.ENOSYS, restages: true})
+		time.Sleep(time.Hour)
+		n.do(func() {
+			if len(n.heals) != 2 {
+				t.Errorf("it was tried %d times", len(n.heals))
+			}
+		})
+	})
+}
+
 // A volume whose driver must not be called yet is not checked again and again for it.
 func TestChangedInputsOfAStepThatWaits(t *testing.T) {
 	n := acting(1)
