@@ -188,7 +188,6 @@ func TestOversizeRecordIsNotRead(t *testing.T) {
 	expect(t, r, "v", &want)
 }
 
-// A crash between the write and the rename leaves the new file beside the old.
 // What could not be read again must not take the place of what can.
 func TestOversizeRecordIsNotSaved(t *testing.T) {
 	dir, _ := openDir(t)
@@ -204,6 +203,7 @@ func TestOversizeRecordIsNotSaved(t *testing.T) {
 	expect(t, r, "v", &small)
 }
 
+// A crash between the write and the rename leaves the new file beside the old.
 func TestCrashBeforeRename(t *testing.T) {
 	d, path := openDir(t)
 	r := d.Records()
