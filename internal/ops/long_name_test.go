@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -68,19 +67,13 @@ func TestMountsBeneathALongPath(t *testing.T) {
 	}
 	must(t, unix.Renameat(top, "a", at, "a"))
 	_, _ = unix.Close(at), unix.Close(top)
-	start, nested := time.Now(), 0
+	nested := 0
 	must(t, thread{}.visit(func(m facts.Mount) {
 		if m.Path == "" {
 			nested++
 		}
 	}))
-	took := time.Since(start)
-	start = time.Now()
-	table, err := os.Open("/proc/thread-self/mountinfo")
-	must(t, err)
-	defer table.Close()
-	must(t, mount.Visit(table, func(facts.Mount) error { return nil }))
-	if whole := time.Since(start); nested != 50 || took > whole/4 {
-		t.Errorf("%d of 50 mounts in %s, mountinfo took %s", nested, took, whole)
+	if nested != 50 {
+		t.Errorf("%d of 50 mounts are without the path", nested)
 	}
 }
