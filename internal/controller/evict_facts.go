@@ -105,12 +105,12 @@ const maxKeptBytes = 256 << 10
 func (r *Reconciler) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (pods []corev1.Pod, err error) {
 	size := 0
 	err = r.eachPod(ctx, client.ListOptions{Namespace: claim.Namespace, FieldSelector: notEnded}, func(pod *corev1.Pod) {
-		if !uses(pod, claim) || size > maxKeptBytes {
-			return
+		if uses(pod, claim) {
+			stripPod(pod)
+			if size += pod.Size(); size <= maxKeptBytes {
+				pods = append(pods, *pod)
+			}
 		}
-		stripPod(pod)
-		size += pod.Size()
-		pods = append(pods, *pod)
 	})
 	if err == nil && size > maxKeptBytes {
 		return nil, refuse("the pods that use the claim are too many, or too large, to look at all of them")
