@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,17 +40,4 @@ func closeInherited(first int) error {
 		}
 	}
 	return nil
-}
-
-// endFirst has the kernel end this worker before its server where the memory of their container is
-// used up. What a worker reads of procfs may take any amount of the kernel's memory, which counts for
-// the container and for no process in it: a pod's user who moves a directory on which something is
-// mounted far down makes a line of mountinfo as long as he has directories.
-func endFirst() {
-	const file, more, most = "/proc/self/oom_score_adj", 300, 1000 // in thousandths of the container's limit
-	text, err := os.ReadFile(file)
-	score, parseErr := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err == nil && parseErr == nil {
-		_ = os.WriteFile(file, []byte(strconv.Itoa(min(score+more, most))), 0)
-	}
 }

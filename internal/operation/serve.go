@@ -25,7 +25,6 @@ const (
 // entered at the start.
 func Serve(ops ...Servable) error {
 	runtime.LockOSThread()
-	endFirst()
 	byName := make(map[string]Servable, len(ops))
 	for _, op := range ops {
 		if _, twice := byName[op.Name()]; twice {

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"sync"
@@ -37,22 +36,6 @@ func TestSpentOperationEndsItsProcess(t *testing.T) {
 	}
 	if second := mustCall(t, p, once); second == first {
 		t.Error("the second call met the same process")
-	}
-}
-
-// The kernel's memory for what a worker reads counts for no process: else the largest would end, the server.
-func TestWorkerIsToEndBeforeItsServer(t *testing.T) {
-	score := func(pid int) (score int) {
-		t.Helper()
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
-		if _, scanErr := fmt.Sscan(string(text), &score); err != nil || scanErr != nil {
-			t.Fatal(err, scanErr)
-		}
-		return score
-	}
-	own := score(os.Getpid())
-	if got := score(mustCall(t, newPool(t), whoami)); got <= own && own < 1000 {
-		t.Errorf("the worker has %d, and its server %d", got, own)
 	}
 }
 
