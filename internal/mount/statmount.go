@@ -183,7 +183,7 @@ func ListAll(namespace, beneath uint64) (all []uint64, _ error) {
 }
 
 // OwnTable reads the mounts of the calling thread's namespace. Unlike mountinfo it takes no memory for
-// a path that nobody can walk, which may be as long as a pod's user likes.
+// a path that no process can walk, which may be as long as a pod's user likes.
 func OwnTable() (mounts []facts.Mount, _ error) {
 	ids, err := ListAll(Own, Root)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestFUSEDaemonsBesideALongPath(t *testing.T) {
 }
 
 // A pod's user may move a directory in which something is mounted as far down as he likes: the kernel
-// shows the whole path for each mount in it, and one that nobody can walk is not read.
+// shows the whole path for each mount in it, and one that no process can walk is not read.
 func TestMountsBeneathALongPath(t *testing.T) {
 	needsRoot(t)
 	if _, err := mount.OwnTable(); err != nil {

@@ -16,7 +16,7 @@ What the tests of ` + "`test/kernels/features.go`" + ` showed on each kernel. ` 
 A heal needs Linux 5.14. What older kernels lack:
 
 - Below 6.16 nobody can tell which daemon serves a FUSE connection: DaemonGone, DaemonStopped and ` + "`abort-connection`" + ` are not there, and ` + "`restage`" + ` is refused while any other process has a FUSE device open.
-- Below 6.15 an ext4 that shut itself down is found only by fsync(2) of its root: in a check or a dry run, or where no write may be tried, it passes as healthy.
+- Below 6.15 an ext4 that shut itself down is found only by fsync(2) of its root: not in a check or a dry run, nor where no write may be tried.
 - Below 6.15 mounts inside a container's dead mount cannot be brought along: such containers are left alone.
 - Below 6.13 the mount table is read several times for each call.
 - Below 6.0 an ext4 on a disk without serial number, WWID and device-mapper UUID is never healed. (No virtio disk's serial number is read, because that asks the device.)
