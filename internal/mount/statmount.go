@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -99,7 +98,7 @@ const maxReply = 32 << 10
 var buffers = sync.Pool{New: func() any { return new([maxReply]byte) }}
 
 // Stat asks statmount(2) (Linux 6.8) for one mount of a namespace. It leaves out the
-// root and the options where they do not fit, and the mount point where that does not.
+// root and the options where they do not fit.
 func Stat(namespace, id uint64, want Fields) (Status, error) {
 	buf, _ := buffers.Get().(*[maxReply]byte)
 	defer buffers.Put(buf)
@@ -111,8 +110,6 @@ func Stat(namespace, id uint64, want Fields) (Status, error) {
 		switch {
 		case errno == unix.EOVERFLOW && Fields(req.Param)&RootDir != 0:
 			req.Param &^= uint64(RootDir | Options)
-		case errno == unix.EOVERFLOW && Fields(req.Param)&Point != 0:
-			req.Param &^= uint64(Point)
 		case errno != 0:
 			return Status{}, fmt.Errorf("statmount: %w", errno)
 		default:
@@ -180,24 +177,6 @@ func ListAll(namespace, beneath uint64) (all []uint64, _ error) {
 		}
 		after = page[n-1]
 	}
-}
-
-// OwnTable reads the mounts of the calling thread's namespace. Unlike mountinfo it takes no memory for
-// a path that no process can walk, which may be as long as a pod's user likes.
-func OwnTable() (mounts []facts.Mount, _ error) {
-	ids, err := ListAll(Own, Root)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		m, err := Stat(Own, id, Always)
-		if err == nil {
-			mounts = append(mounts, m.Mount)
-		} else if !errors.Is(err, unix.ENOENT) { // unmounted since it was listed
-			return nil, err
-		}
-	}
-	return mounts, nil
 }
 
 // Lowest returns the mount on which all others of a namespace are mounted. What a

@@ -89,14 +89,8 @@ func onThread(home *os.File, budget time.Duration, job func() error) (ended bool
 // errNotMounted says that a mount is no longer in the mount table.
 var errNotMounted = errors.New("no longer in the mount table")
 
-// visit reads the thread's mount table, without what statmount(2) does not tell since Linux 6.8.
+// visit reads the thread's mount table.
 func (t thread) visit(visit func(facts.Mount)) error {
-	if mounts, err := mount.OwnTable(); err == nil {
-		for _, m := range mounts {
-			visit(m)
-		}
-		return nil
-	}
 	f, err := t.open("mountinfo")
 	if err != nil {
 		return err

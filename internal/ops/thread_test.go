@@ -3,13 +3,10 @@ package ops
 import (
 	"errors"
 	"os"
-	"reflect"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -60,27 +57,5 @@ func TestParentOf(t *testing.T) {
 	}
 	if _, err := (thread{}).parentOf(facts.Ref{OldID: 1 << 30}); !errors.Is(err, operation.ErrRefused) {
 		t.Errorf("a mount that is gone: %v", err)
-	}
-}
-
-// The mount table is as mountinfo shows it, but for what no operation asks.
-func TestVisit(t *testing.T) {
-	newVolume(t, "tmpfs")
-	file, err := os.Open("/proc/thread-self/mountinfo")
-	must(t, err)
-	defer file.Close()
-	want, err := mount.Parse(file)
-	must(t, err)
-	got := map[int]facts.Mount{}
-	must(t, thread{}.visit(func(m facts.Mount) { got[m.OldID] = m }))
-	for _, m := range want {
-		m.FSType, _, _ = strings.Cut(m.FSType, ".")
-		m.ID, m.Source, m.SuperOptions = got[m.OldID].ID, "", nil
-		if now := got[m.OldID]; !reflect.DeepEqual(now, m) && now.ID != 0 {
-			t.Errorf("%+v, want %+v", now, m)
-		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("%d mounts, want %d", len(got), len(want))
 	}
 }
