@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -44,6 +46,12 @@ func (e *Engine) collect(ctx context.Context, c *healer.Case) []healer.ProviderF
 				a.err = ctx.Err()
 			case <-time.After(collectGrace):
 				a.err = fmt.Errorf("it did not return within %s", e.cfg.CollectTimeout)
+				late := question{p.Name(), storageKey(*c)}
+				e.late.add(late, 1)
+				e.running.Go(func() {
+					<-answers[i]
+					e.late.add(late, -1)
+				})
 			}
 		}
 		if a.err != nil {
@@ -67,11 +75,14 @@ type collected struct {
 // question is a call of a provider's Collect about a storage.
 type question struct{ provider, storage string }
 
-// ask calls one Collect, and waits until the provider asks the same storage in no other call. A call
-// that outlives its deadline counts as work of the engine, for which Close waits.
+// ask calls one Collect, unless one about the same storage is late: each further call might be, too. A
+// call that outlives its deadline counts as work of the engine, for which Close waits.
 func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
 	answer := make(chan collected, 1)
-	key := question{p.Name(), storageKey(c)}
+	if e.late.has(question{p.Name(), storageKey(c)}) {
+		answer <- collected{err: errors.New("an earlier question about the same storage is not answered yet")}
+		return answer
+	}
 	e.running.Go(func() { // the call that asks is running, too
 		var a collected
 		defer func() {
@@ -80,24 +91,29 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 			}
 			answer <- a
 		}()
-		ours := make(chan struct{})
-		for {
-			// A storage that does not answer would keep every further call, too.
-			other, busy := e.asked.LoadOrStore(key, ours)
-			if !busy {
-				break
-			}
-			select {
-			case <-other.(chan struct{}): //nolint:forcetypeassert // the map has no other values
-			case <-ctx.Done():
-				a.err = fmt.Errorf("an earlier question about the same storage is not answered yet: %w", ctx.Err())
-				return
-			}
-		}
-		defer func() { e.asked.Delete(key); close(ours) }()
 		a.evidence, a.err = p.Collect(ctx, c)
 	})
 	return answer
+}
+
+// lateCalls counts the calls of providers' Collect that have outlived their deadlines.
+type lateCalls struct {
+	mu sync.Mutex
+	of map[question]int
+}
+
+func (l *lateCalls) has(q question) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of[q] > 0
+}
+
+func (l *lateCalls) add(q question, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[q] += n; l.of[q] == 0 {
+		delete(l.of, q)
+	}
 }
 
 func panicked(ctx context.Context, p healer.Provider, v healer.Volume, fault any) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,63 +85,66 @@ func TestCollectFailsAlone(t *testing.T) {
 	}
 }
 
-// Two volumes on one storage: the second question waits for the first.
-func TestOneQuestionForEachStorage(t *testing.T) {
-	asked, answer := make(chan struct{}, 8), make(chan struct{})
-	p := asking("a", func(context.Context, healer.Case) (healer.Evidence, error) {
-		asked <- struct{}{}
-		<-answer
-		return nil, nil
-	})
-	b := newFixture(t, func(c *Config) { c.CollectTimeout, c.Providers = time.Minute, append(c.Providers, p) })
-	done := make(chan error, 2)
-	for range 2 {
-		go func() {
-			_, err := b.engine.Check(t.Context(), volume)
-			done <- err
-		}()
-	}
-	<-asked
-	time.Sleep(20 * time.Millisecond)
-	if len(asked) != 0 {
-		t.Error("both asked at once")
-	}
-	close(answer)
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
+// Volumes on one storage are asked about side by side: a slow driver makes none of many late.
+func TestQuestionsAboutOneStorage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := asking("a", func(context.Context, healer.Case) (healer.Evidence, error) {
+			time.Sleep(time.Second)
+			return "asked", nil
+		})
+		b := newFixture(t, func(c *Config) { c.CollectTimeout = 2 * time.Second })
+		var all []chan collected
+		for range 20 {
+			all = append(all, b.engine.ask(t.Context(), p, healer.Case{Driver: driver}))
 		}
-	}
-	b.engine.asked.Range(func(left, _ any) bool {
-		t.Errorf("left: %v", left)
-		return true
+		start := time.Now()
+		for _, answer := range all {
+			if a := <-answer; a.err != nil || a.evidence != "asked" {
+				t.Errorf("%+v", a)
+			}
+		}
+		if time.Since(start) != time.Second {
+			t.Errorf("one waited for another one: %s", time.Since(start))
+		}
 	})
 }
 
-// A driver that does not answer keeps no question about another one's volumes, which may lie on the same
-// filesystem of the node.
-func TestOneQuestionForEachDriver(t *testing.T) {
-	release := make(chan struct{})
-	p := asking("a", func(_ context.Context, c healer.Case) (healer.Evidence, error) {
-		if c.Driver == "hangs.example.com" {
-			<-release
+// After one that is late, a storage is not asked again until it has answered. It keeps no question
+// about volumes of another driver, which may lie on the same filesystem of the node.
+func TestLateQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hangs = "hangs.example.com"
+		var calls atomic.Int32
+		release := make(chan struct{})
+		p := asking("a", func(_ context.Context, c healer.Case) (healer.Evidence, error) {
+			if c.Driver == hangs {
+				calls.Add(1)
+				<-release
+			}
+			return "asked", nil
+		})
+		b := newFixture(t, func(c *Config) { c.CollectTimeout, c.Providers = time.Second, []healer.Provider{p} })
+		collect := func(driver string) (*healer.Case, []healer.ProviderFailure) {
+			c := &healer.Case{Driver: driver, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, disk)}}
+			return c, b.engine.collect(t.Context(), c)
 		}
-		return "asked", nil
+		for range 3 {
+			if _, failures := collect(hangs); len(failures) != 1 {
+				t.Errorf("%v", failures)
+			}
+		}
+		if calls.Load() != 1 {
+			t.Errorf("asked %d times while one call is late", calls.Load())
+		}
+		if c, failures := collect(driver); len(failures) > 0 || c.Evidence["a"] != "asked" {
+			t.Errorf("another driver: %v", failures)
+		}
+		close(release)
+		synctest.Wait()
+		if c, failures := collect(hangs); len(failures) > 0 || c.Evidence["a"] != "asked" || len(b.engine.late.of) > 0 {
+			t.Errorf("after the answer: %v, %v", failures, b.engine.late.of)
+		}
 	})
-	b := newFixture(t)
-	of := healer.Case{Driver: "hangs.example.com", MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, disk)}}
-	first := b.engine.ask(t.Context(), p, of)
-	for busy := false; !busy; {
-		b.engine.asked.Range(func(any, any) bool { busy = true; return false })
-	}
-	of.Driver = driver
-	within, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if a := <-b.engine.ask(within, p, of); a.err != nil || a.evidence != "asked" {
-		t.Errorf("%+v", a)
-	}
-	close(release)
-	<-first
 }
 
 // Any provider may know that the source of another one's step is lost.

@@ -103,8 +103,7 @@ type Engine struct {
 	scanned *scannedVolumes
 	// lookups has the last Lookup of each FUSE superblock, by its device.
 	lookups *lru.Cache
-	// asked has the running calls of providers' Collect, each with a channel that closes at its end.
-	asked sync.Map
+	late    *lateCalls
 
 	mu      sync.Mutex // held while a call looks at closing and adds itself to running
 	closing bool
@@ -127,7 +126,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.HealTimeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: &volumeLocks{}, scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}
+	e := &Engine{cfg: cfg, locks: &volumeLocks{}, scanned: newScannedVolumes(), lookups: lru.New(maxLookups), late: &lateCalls{of: map[question]int{}}}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }

@@ -54,9 +54,10 @@ type Evidence any
 // Collector is a provider that asks what only it knows, for each observation.
 type Collector interface {
 	Provider
-	// Collect asks under the probe deadline, after the volume's probes. At most one runs
-	// for each storage. An error makes the volume abnormal, as one of Examine does: a
-	// driver that cannot be asked is mostly no error, but evidence.
+	// Collect asks under the probe deadline, after the volume's probes, side by side with
+	// calls about other volumes. While one outlives its deadline, no other begins about the
+	// same storage. An error makes the volume abnormal, as one of Examine does: a driver
+	// that cannot be asked is mostly no error, but evidence.
 	Collect(ctx context.Context, c Case) (Evidence, error)
 }
 

@@ -84,8 +84,7 @@ func suspects(c healer.Case, mp healer.MountPoint) []string {
 	return addresses(mp.Stack[0])
 }
 
-// shortest is how long an answer must be late to count: less may be left of the time
-// when another volume's question came first.
+// shortest is how long an answer must be late to count: the caller's deadline may leave less.
 const shortest = 100 * time.Millisecond
 
 // failure returns how the connection to an address failed, "" if it did not. What else
