@@ -125,6 +125,9 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 	case <-call.done:
 		in = call.found
 	case <-wait.Done():
+		if ctx.Err() != nil { // the caller's time is over, which says nothing of the storage
+			return Inspection{}, true, ctx.Err()
+		}
 	}
 	switch {
 	case in.Answer.TimedOut:

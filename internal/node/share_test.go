@@ -178,6 +178,23 @@ func TestSharedCallMayTakeItsTime(t *testing.T) {
 	}
 }
 
+// A caller whose work is ended, as by a server that stops, has waited for no answer of the storage.
+func TestCallerThatLeavesSaysNothingOfTheStorage(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	put(t, root+"/m")
+	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
+	m := topAt(t, n, root+"/m")
+	call := begin(t, n.probes, m)
+	defer n.probes.finish(storageOf(m), call, noAnswer, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	s, err := n.Inspect(ctx, InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path + "/inside"}}})
+	if !errors.Is(err, context.Canceled) || s.Answer.TimedOut {
+		t.Errorf("timed out: %v, %v", s.Answer.TimedOut, err)
+	}
+}
+
 // A caller that finds a stuck probe has its answer at once, and starts no worker.
 func TestStuckProbeAnswersForAll(t *testing.T) {
 	realKernel(t)
