@@ -193,7 +193,7 @@ func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
 func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, error) {
 	recorded := o.c.Record.MountPoint(p.Path)
 	wants, unknown := o.engine.cfg.Gate.Wants(ctx, o.c, p)
-	if wants && recorded != nil && o.c.RecordOfThisBoot() {
+	if wants && recorded != nil && !recorded.Dev.Zero() && o.c.RecordOfThisBoot() { // it has none since an earlier boot (newRecord)
 		return true, nil
 	}
 	if dev := o.superblockOf(p); !dev.Zero() {

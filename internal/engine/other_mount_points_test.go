@@ -171,6 +171,22 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 	}
 }
 
+// After a boot kubelet publishes the volume to one pod after the other. A check in between makes the record one
+// of this boot, and the next one must not take what is about to be published for lost.
+func TestMountPointThatWasNotMountedSinceTheBoot(t *testing.T) {
+	b := newFixture(t)
+	b.publish(podB)
+	b.healthy()
+	b.unmount(podB)
+	recordedMountPointThatIsEmptyExamples["before this boot"].spoil(b)
+	for call := range 2 {
+		b.heal(volume)
+		if c := b.last(); len(c.Unjudged) != 1 || c.Unjudged[0].MountPoint.Path != podB {
+			t.Errorf("call %d: not judged: %+v, judged: %+v", call, c.Unjudged, c.MountPoints)
+		}
+	}
+}
+
 // Below a --path-root kubelet keeps no files. A call about one mount point must not
 // make the record forget another that is mounted as recorded.
 func TestMountPointsOutsideKubeletAreRemembered(t *testing.T) {
