@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +134,7 @@ func (o *observation) loadRecord(ctx context.Context) {
 	o.known = o.engine.scanned.get(o.volumeKey())
 	o.c.WasLookedUp = o.known.lookedUp
 	if o.c.RecordOfThisBoot() {
-		o.c.LastSeen = min(o.c.Began, max(o.known.healthy, record.LastSeen.Sub(o.c.BootTime)))
+		o.c.LastSeen = min(o.c.Began, cmp.Or(o.known.healthy, record.LastSeen.Sub(o.c.BootTime))) // the wall clock may have been set since
 	}
 }
 

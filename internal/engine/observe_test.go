@@ -159,3 +159,15 @@ func TestDeviceBehindAnAnonymousNumber(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+// The record has when it was written by the wall clock, which may have been set since. What a check of this
+// server saw, it knows by a clock that cannot be set.
+func TestLastSeenWhereTheClockWasSet(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	seen := b.engine.scanned.get(volumeKey(driver, volID)).healthy
+	b.heal(volume) // the fake's boot began so long ago that the record's time is one to come
+	if c := b.last(); c.LastSeen != seen {
+		t.Errorf("last seen %s after the boot, and not %s; the observation began at %s", c.LastSeen, seen, c.Began)
+	}
+}

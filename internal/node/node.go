@@ -54,8 +54,6 @@ type Node struct {
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[storage, facts.Dev]
 	walks walks
-	// booted is when this boot began, by the wall clock of the server's start.
-	booted time.Time
 }
 
 // New checks cfg.
@@ -76,7 +74,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root},
-		bootID: strings.TrimSpace(string(bootID)), booted: time.Now().Add(-SinceBoot()),
+		bootID: strings.TrimSpace(string(bootID)),
 		probes: newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[storage, facts.Dev](),
 		walks: newWalks(),
 	}
@@ -91,8 +89,9 @@ func (n *Node) Kubelet() layout.Kubelet { return n.kubelet }
 // another one.
 func (n *Node) BootID() string { return n.bootID }
 
-// BootTime is when this boot began.
-func (n *Node) BootTime() time.Time { return n.booted }
+// BootTime is when this boot began, by the wall clock as it is now: a node without a battery sets that clock
+// when it has begun to serve.
+func (n *Node) BootTime() time.Time { return time.Now().Add(-SinceBoot()) }
 
 // SinceBoot returns the time since this boot began, as the start times of processes
 // are counted: that clock cannot be set.
