@@ -67,6 +67,9 @@ func timeOf(e *corev1.Event) time.Time {
 	return slices.MaxFunc([]time.Time{e.CreationTimestamp.Time, e.LastTimestamp.Time, e.EventTime.Time, last}, time.Time.Compare)
 }
 
+// noSandbox is the reason of kubelet's event where it has mounted all volumes, and then fails.
+const noSandbox = "FailedCreatePodSandBox"
+
 // events reads what scheduler, attach-detach controller, kubelet and node-healer say of the
 // pod.
 func (p *podCase) events(ctx context.Context) {
@@ -91,7 +94,11 @@ func (p *podCase) events(ctx context.Context) {
 		case attaching:
 			p.add("AttachFailed", text, describe+"; the log of the driver's controller (csi-attacher)")
 		case (about.reason == "FailedMount" || about.reason == "FailedMapVolume") && p.mounting:
-			p.mountFailed(e.Message, text)
+			if sandbox := newest[said{reason: noSandbox}]; sandbox == nil || !timeOf(sandbox).After(timeOf(e)) {
+				p.mountFailed(e.Message, text)
+			}
+		case about.reason == noSandbox && p.mounting:
+			p.add("ContainerWaits", "the pod's volumes were mounted, and then no sandbox could be made: "+text, describe)
 		case about.reason == "FailedKillPod" && p.stopping:
 			p.add("StopFailed", text, "see on the node whether a process of it waits in the kernel")
 		case about.reason == "VolumeAbnormal" && !overtaken("VolumeHealed") && !overtaken("VolumeHealthy") && !p.wellAfter(timeOf(e)):

@@ -95,7 +95,10 @@ func Pod(ctx context.Context, c Config, name string) (*Answer, error) {
 func (p *podCase) state() {
 	pod := p.pod
 	p.stopping = pod.DeletionTimestamp != nil
-	p.mounting = !p.stopping && pod.Status.Phase == corev1.PodPending
+	// A sandbox is made once all volumes are mounted: what waits then waits for its image, mostly.
+	p.mounting = !p.stopping && pod.Status.Phase == corev1.PodPending && !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
+	})
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		waits := ptr.Deref(c.State.Waiting, corev1.ContainerStateWaiting{})
 		switch {

@@ -64,6 +64,8 @@ func TestEventsOfVolumes(t *testing.T) {
 		want   []string
 	}{
 		"the newest names no volume":   {[]runtime.Object{aborted, timedOut}, []string{"DriverBusy", "MountFailed"}},
+		"mounted in the end":           {[]runtime.Object{aborted, timedOut, event("FailedCreatePodSandBox", "no network")}, []string{"ContainerWaits"}},
+		"no sandbox, failed then":      {[]runtime.Object{event("FailedCreatePodSandBox", "no network"), event("FailedMount", "x")}, []string{"MountFailed", "ContainerWaits"}},
 		"attached in the end":          {[]runtime.Object{failed, attached}, nil},
 		"another one was attached":     {[]runtime.Object{failed, multi, attached}, []string{"AttachedElsewhere"}},
 		"two of one kind":              {[]runtime.Object{failed, multi}, []string{"AttachedElsewhere", "AttachFailed"}},
@@ -73,6 +75,19 @@ func TestEventsOfVolumes(t *testing.T) {
 		p.events(t.Context())
 		if got := p.reasons(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v: %+v", name, got, c.want, p.Answer)
+		}
+	}
+}
+
+// A pod that has a sandbox waits for no volume, whatever was said before: its image is pulled.
+func TestSandboxIsAfterVolumes(t *testing.T) {
+	for status, waits := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: false, corev1.ConditionFalse: true} {
+		p := waiting(t, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"}, Reason: "FailedMount", Message: "x"})
+		p.pod.Status.Phase, p.pod.Status.Conditions = corev1.PodPending, []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: status}}
+		p.state()
+		p.events(t.Context())
+		if strings.Contains(p.Subject, "waits for its volumes") != waits || (len(p.Causes) > 0) != waits {
+			t.Errorf("%s: %+v", status, p.Answer)
 		}
 	}
 }
