@@ -98,9 +98,6 @@ func when(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format(time.RFC3339)
 }
 
-// staleAfter is more than twice as long as a node that has the volume takes to write anew.
-const staleAfter = 3 * time.Hour
-
 // claimHealth is what one node says of a claim's volume. It is empty for a claim of which
 // none has said anything.
 type claimHealth struct {
@@ -149,7 +146,7 @@ func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output st
 	t.row("", "NAMESPACE", "CLAIM", "HEALTH", "NODE", "SINCE", "CHECKED")
 	for _, one := range claims {
 		says := one.State
-		if checked, err := time.Parse(time.RFC3339, one.LastChecked); says != "" && (err != nil || time.Since(checked) >= staleAfter) {
+		if checked, err := time.Parse(time.RFC3339, one.LastChecked); says != "" && (err != nil || time.Since(checked) >= why.StaleAfter) {
 			says += ", not checked since " + cmp.Or(one.LastChecked, "?") // the last word of a node that is down is no news
 		}
 		t.row(cmp.Or(one.State, "not checked"), one.Namespace, one.Claim, says, one.Node, one.Since, one.LastChecked)

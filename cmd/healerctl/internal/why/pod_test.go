@@ -125,6 +125,23 @@ func TestAbnormalBefore(t *testing.T) {
 	}
 }
 
+// What a node said of a volume that it had long ago is in no pod's way elsewhere.
+func TestUnhealthyBefore(t *testing.T) {
+	for _, c := range []struct {
+		node string
+		ago  time.Duration
+		sick bool
+	}{{"there", StaleAfter, false}, {"there", time.Hour, true}, {"here", StaleAfter, true}} {
+		p := waiting(t)
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{
+			volumehealth.Annotation + "uid": fmt.Sprintf(`{"state":"unhealthy","node":%q,"lastChecked":%q}`, c.node, time.Now().Add(-c.ago).UTC().Format(time.RFC3339)),
+		}}}
+		if p.health(t.Context(), claim); (len(p.Causes) > 0) != c.sick {
+			t.Errorf("%s, %s ago: %+v", c.node, c.ago, p.Causes)
+		}
+	}
+}
+
 // Kubernetes attaches a volume to several nodes if any of its modes allows that, and leaves one
 // without modes to its driver.
 func TestShared(t *testing.T) {
