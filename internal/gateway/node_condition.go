@@ -73,15 +73,28 @@ func (n *nodeCondition) run(ctx context.Context) {
 			n.logged = err.Error()
 		}
 	}, problemEvery)
-	if n.said == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
 	defer cancel()
-	if err := n.write(ctx, map[string]any{"$patch": "delete", "type": problem}); err != nil {
+	if err := n.remove(ctx); err != nil {
 		klog.ErrorS(err, "Cannot remove the condition of the Node")
 	}
 }
+
+// remove takes the condition off the Node, also one of a process that was killed: nobody keeps it.
+func (n *nodeCondition) remove(ctx context.Context) error {
+	if n.read && n.said == nil {
+		return nil
+	}
+	err := n.write(ctx, map[string]any{"$patch": "delete", "type": problem})
+	if err == nil {
+		n.said, n.read = nil, true
+		clear(n.since)
+	}
+	return err
+}
+
+// errLoopOff is of a server that checks nothing by itself.
+var errLoopOff = errors.New("the server's metrics: its loop is off")
 
 // update writes the condition if it changes. What was said stands while the server does not
 // answer, or has not checked all volumes since its start: nobody knows better.
@@ -89,7 +102,10 @@ func (n *nodeCondition) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	counts, all, err := n.ask(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, errLoopOff): // nothing would ever end what was said
+		return errors.Join(err, n.remove(ctx))
+	case err != nil:
 		return err
 	}
 	now := metav1.Now()
@@ -157,7 +173,7 @@ func (n *nodeCondition) ask(ctx context.Context) (counts map[inaccessible]int, a
 		return nil, false, fmt.Errorf("the server's metrics: %w", err)
 	}
 	if page[allMetric] == nil {
-		return nil, false, errors.New("the server's metrics: its loop is off")
+		return nil, false, errLoopOff
 	}
 	for _, m := range page[allMetric].GetMetric() {
 		all = m.GetGauge().GetValue() == 1

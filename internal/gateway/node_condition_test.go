@@ -27,7 +27,9 @@ type conditioned struct {
 	// unchecked is true while the server has not checked all volumes.
 	unchecked bool
 	gone      bool
-	end       func()
+	// off is true while the server's loop is.
+	off bool
+	end func()
 }
 
 // newConditioned is one whose server answers page from the start.
@@ -50,6 +52,9 @@ func (c *conditioned) start() {
 		all := 1
 		if c.unchecked {
 			all = 0
+		}
+		if c.off {
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 		}
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(
 			fmt.Sprintf("# TYPE node_healer_volumes gauge\n%s# TYPE node_healer_loop_checked_all gauge\nnode_healer_loop_checked_all %d\n", c.page, all)))}, nil
@@ -172,6 +177,7 @@ func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 				c := newConditioned(t, tc.page, corev1.NodeCondition{Type: problem, Status: tc.status, Reason: "Old", Message: "old", LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))})
 				c.says(20*time.Second, tc.want)
 				c.end()
+				c.says(0, "")
 			})
 		})
 	}
@@ -186,6 +192,23 @@ func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.end()
 		c.says(0, "")
+	})
+}
+
+// TestNodeConditionOfALoopThatIsOff is nobody's to end, and comes back with the loop.
+func TestNodeConditionOfALoopThatIsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t, gone)
+		c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		c.answers(func() { c.off = true })
+		c.says(time.Hour, "")
+		c.answers(func() { c.off = false })
+		c.says(50*time.Second, "")
+		c.says(time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		if n := c.writes(); n != 3 {
+			t.Errorf("%d writes", n)
+		}
+		c.end()
 	})
 }
 
