@@ -127,12 +127,18 @@ var mountPointExamples = []example{
 		want:  []string{`WrongVolumeMounted target: "/other"`},
 	},
 	{
-		name: "another export",
-		build: cases.With(func(c *healer.Case) {
-			superblock(func(sb *healer.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
-			c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
+		name:  "other monitors",
+		build: cases.With(otherMonitors),
+		want:  []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
+	},
+	{name: "other monitors, staged for another pod", build: cases.With(otherMonitors, func(c *healer.Case) { c.MountPoints[0].Want = nil })},
+	{name: "other monitors, in another boot", build: cases.With(otherMonitors, func(c *healer.Case) { c.Record.BootID = "before" })},
+	{
+		name: "other monitors for another pod, and kubelet's file does not name the volume",
+		build: cases.With(otherMonitors, func(c *healer.Case) {
+			c.MountPoints[0].Want, c.MountPoints[1].Inspect.VolData = nil, nil
 		}),
-		want: []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
+		want: []string{"WrongVolumeMounted staging: source"},
 	},
 
 	{name: "daemon gone", build: cases.With(probe(syscall.ENOTCONN)), want: []string{"Disconnected target: ENOTCONN"}},
@@ -349,4 +355,10 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
 	}
+}
+
+// otherMonitors has a CephFS mounted that names other monitors than the recorded mount did.
+func otherMonitors(c *healer.Case) {
+	superblock(func(sb *healer.Superblock) { sb.FSType, sb.Source, sb.Device = "ceph", "10.0.0.2:6789:/volumes/v", nil })(c)
+	c.Record.FSType, c.Record.Source = "ceph", "10.0.0.1:6789:/volumes/v"
 }

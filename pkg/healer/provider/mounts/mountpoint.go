@@ -67,7 +67,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType:
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
-	case sb.Device == nil && sb.Source != c.Record.Source:
+	case sb.Device == nil && sb.Source != c.Record.Source && !stagedSince(c, p):
 		if facts.IsFUSE(sb.FSType) {
 			return "the source differs from the recorded one, as it also does where a daemon has a hash of its options in it (rclone): other options or a new key make another one"
 		}
@@ -85,6 +85,14 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
 	}
 	return ""
+}
+
+// stagedSince reports whether kubelet has had the volume staged for other pods, or in another boot, than the
+// record knows: nothing is left of what the record is about. A driver may then name other servers, as a CephFS
+// mount names the monitors that its cluster has now.
+func stagedSince(c healer.Case, p healer.MountPoint) bool {
+	podStayed := slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Role == healer.RoleTarget && p.Want != nil })
+	return p.Inspect.VolData != nil && (!podStayed || !c.RecordOfThisBoot())
 }
 
 // meantWritable reports whether a mount point should be writable. Without a record the
