@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -219,9 +221,14 @@ func sameView(a, b facts.Mount) bool {
 }
 
 // serverOf returns the storage that stands for the server of an NFS mount. Mounts whose
-// source names none count as one server.
+// source names none count as one server. Servers on one host differ in their ports: each
+// encrypted mount of EFS has a proxy of its own on 127.0.0.1, which may end alone.
 func serverOf(m facts.Mount) (server storage, is bool) {
-	return storage{root: "nfs server " + facts.Server(m.FSType, m.Source)}, facts.IsNFS(m.FSType)
+	name := "nfs server " + facts.Server(m.FSType, m.Source)
+	if at := slices.IndexFunc(m.SuperOptions, func(o string) bool { return strings.HasPrefix(o, "port=") }); at >= 0 {
+		name += " " + m.SuperOptions[at]
+	}
+	return storage{root: name}, facts.IsNFS(m.FSType)
 }
 
 // errNoTurn says that other calls asked a server that does not answer for as long as

@@ -101,6 +101,12 @@ func TestStuckAtAServer(t *testing.T) {
 	if err := n.atServer(context.Background(), onServer("other:/b"), ask); err != nil || !asked {
 		t.Errorf("got %v, asked: %v", err, asked)
 	}
+	asked = false
+	port := onServer("srv:/a")
+	port.SuperOptions = []string{"rw", "proto=tcp", "port=20236"}
+	if err := n.atServer(context.Background(), port, ask); err != nil || !asked {
+		t.Errorf("at another port: %v, asked: %v", err, asked)
+	}
 	close(ended)
 	asked = false
 	if err := n.atServer(context.Background(), onServer("srv:/bb"), ask); err != nil || !asked {
