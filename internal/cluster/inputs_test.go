@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -108,6 +109,19 @@ func TestInputsThatCannotBeRead(t *testing.T) {
 		time.Sleep(inputsTTL + time.Second)
 		if in, _ := i.c.Inputs(t.Context(), i.volume); in.Version != "" {
 			t.Errorf("the API is away: %+v", in)
+		}
+	})
+}
+
+// A driver that wants tokens of pods gets them when it publishes, and not when it stages.
+func TestRequestForADriverWithTokens(t *testing.T) {
+	withInputs(t, func(t *testing.T, i inputsCase) {
+		no := false
+		i.api.Put(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: kubetest.DriverName}, Spec: storagev1.CSIDriverSpec{
+			AttachRequired: &no, TokenRequests: []storagev1.TokenRequest{{Audience: "a"}},
+		}})
+		if _, err := i.c.Request(t.Context(), i.volume, i.mountPoint); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -88,7 +88,8 @@ func (c *Cluster) volumeOf(ctx context.Context, of healer.Case, at healer.MountP
 }
 
 // publishContext returns what ControllerPublishVolume gave, for a driver that attaches
-// volumes. It fails for drivers to which kubelet tells more than is known here.
+// volumes. It fails for drivers to which kubelet tells more than is known here. Tokens of a pod's service
+// account (tokenRequests) are told to NodePublishVolume alone.
 func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolume) (healer.Secrets, error) {
 	driver, err := get(ctx, c.reader, driverKind, "", pv.Spec.CSI.Driver)
 	if err != nil {
@@ -98,8 +99,6 @@ func (c *Cluster) publishContext(ctx context.Context, pv *corev1.PersistentVolum
 		switch spec := driver.Spec; {
 		case spec.SELinuxMount != nil && *spec.SELinuxMount:
 			return nil, errors.New("the driver mounts with the SELinux label of a pod (seLinuxMount), which only kubelet knows")
-		case len(spec.TokenRequests) > 0:
-			return nil, errors.New("the driver needs tokens of a pod's service account (tokenRequests), which only kubelet has")
 		case spec.AttachRequired != nil && !*spec.AttachRequired:
 			return nil, nil
 		}

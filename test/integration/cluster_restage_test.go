@@ -126,8 +126,6 @@ func TestRestageIsWanted(t *testing.T) {
 	cluster.Change(t, m.api, driver, func(d *storagev1.CSIDriver) {
 		d.Spec.SELinuxMount, d.Spec.TokenRequests = &no, []storagev1.TokenRequest{{Audience: "a"}}
 	})
-	v.refused("tokenRequests")
-	cluster.Change(t, m.api, driver, func(d *storagev1.CSIDriver) { d.Spec.TokenRequests = nil })
 	attachment := v.object.Attachment(thisNode)
 	cluster.Delete(t, m.api, attachment)
 	v.refused("volumeattachments.storage.k8s.io")
