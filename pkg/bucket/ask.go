@@ -60,7 +60,9 @@ func ask(ctx context.Context, b Bucket) (answer, error) {
 		return answer{}, err
 	}
 	transport := &http.Transport{ // without a proxy, which would dial for us what is never dialled
-		DialContext:            (&net.Dialer{Control: mayDial}).DialContext,
+		// The transport dials in a context of its own, which never ends.
+		DialContext:            (&net.Dialer{Control: mayDial, Timeout: askTimeout}).DialContext,
+		TLSHandshakeTimeout:    askTimeout,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 		MaxResponseHeaderBytes: maxHeader,
 		DisableKeepAlives:      true,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -325,6 +326,33 @@ func TestNoAnswer(t *testing.T) {
 		if len(report.Conditions) != 1 || report.Conditions[0].Reason != tc.want || !strings.Contains(report.Message, tc.says) || strings.Contains(report.Message, "c4n4ry") || strings.Contains(report.Message, "CANARY") {
 			t.Errorf("%s: %v", tc.endpoint, report)
 		}
+	}
+}
+
+// TestNoConnectionIsLeft has a server that takes connections, and never answers a TLS handshake.
+func TestNoConnectionIsLeft(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ended := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+			_, err = io.Copy(io.Discard, conn)
+		}
+		ended <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	a, err := ask(ctx, Bucket{Endpoint: "https://" + l.Addr().String(), Name: "data", AccessKeyID: "id", SecretAccessKey: "key"})
+	if err != nil || a.Code != noAnswer {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the connection stays after the question: %v", err)
 	}
 }
 
