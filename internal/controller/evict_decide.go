@@ -268,8 +268,8 @@ func (e *evidence) podStays(pod *corev1.Pod) string {
 	// work again, and that of a DaemonSet comes back to the node.
 	case !strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/") || owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet":
 		return fmt.Sprintf("is of a %s, which is not known to make a new one elsewhere", owner.Kind)
-	case pod.Annotations[safeToEvict] != "true" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }):
-		return fmt.Sprintf("has an emptyDir, which would be lost, and not the annotation %s=true", safeToEvict)
+	case pod.Annotations[safeToEvict] != "true" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil || v.Ephemeral != nil }):
+		return fmt.Sprintf("has an emptyDir or an ephemeral volume, which would be lost, and not the annotation %s=true", safeToEvict)
 	}
 	return ""
 }

@@ -152,6 +152,12 @@ var evictionRefusals = map[string]struct {
 		}),
 		"has an emptyDir",
 	},
+	"a claim that is deleted with the pod": {
+		aPod(func(p *corev1.Pod) {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+		}),
+		"an ephemeral volume, which would be lost",
+	},
 	"files in another volume's directory": {
 		another(answered(true, ""), finding{reason: "TargetNotEmpty", message: ""}),
 		"claim other, too: no new pod is known to end TargetNotEmpty",
