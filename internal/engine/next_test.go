@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -242,12 +244,15 @@ func TestNothingRunsWithoutAnAuditLine(t *testing.T) {
 	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, healer.NotMounted)
-	b.notes.broken = errors.New("disk full")
+	b.notes.broken = syscall.EROFS // of the node's disk, and not of the volume
 	ran := false
 	b.offer("rebind", podA, healer.Rebind, func() error { ran = true; return nil })
 	r := b.heal(volume)
 	if ran || r.Verdict() != healer.Abnormal || len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, b.notes.broken) {
 		t.Errorf("ran: %v, %+v", ran, r.Steps)
+	}
+	if c := healer.Classify("rebind", "", r.Steps[0].Err); c.Tier == api.Terminal {
+		t.Errorf("it counts as %s, and nobody would try again once the log can be written", c)
 	}
 	if len(b.notes.left) != b.notes.entered {
 		t.Error("the permit is kept")

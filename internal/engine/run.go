@@ -31,7 +31,7 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 	if err := e.cfg.Audit.Before(entries...); err != nil {
 		leaveAll(admitted, err)
 		for i := range outcomes {
-			outcomes[i].Err = fmt.Errorf("nothing done, because the audit log cannot be written: %w", err)
+			outcomes[i].Err = fmt.Errorf("%w: nothing done, because the audit log cannot be written: %w", healer.ErrRefused, err)
 		}
 		return outcomes
 	}
