@@ -93,18 +93,21 @@ const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 func (b Bucket) request(ctx context.Context) (*http.Request, error) {
 	at, err := url.Parse(b.Endpoint)
 	signedFor := string(b.AccessKeyID+b.SecretAccessKey+b.SessionToken) + b.Region
-	switch {
+	switch { // AWS's endpoint may have been made of the region
+	case strings.ContainsFunc(signedFor, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, errors.New("region or credentials have a line break or a space in them, and so they have for a pod")
 	case err != nil, at.Scheme != "http" && at.Scheme != "https", at.Host == "", at.User != nil, at.RawQuery != "", at.Fragment != "":
 		return nil, errors.New("the endpoint is no URL of scheme http or https, host, port and path")
 	case !bucketName.MatchString(b.Name):
 		return nil, errors.New("the bucket's name is missing, or none that S3 knows")
+	case strings.HasSuffix(b.Name, "--x-s3"): // at the other endpoints NoSuchBucket, which would be a loss
+		return nil, errors.New("a directory bucket (S3 Express) is not supported")
 	case b.AccessKeyID == "", b.SecretAccessKey == "":
 		return nil, errors.New("there is no access key: access by a ServiceAccount is not supported")
-	case strings.ContainsFunc(signedFor, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, errors.New("region or credentials have a line break or a space in them, and so they have for a pod")
 	}
 	at.Path = cmp.Or(at.Path, "/")
-	if b.VirtualHost {
+	// No certificate for *.HOST is good for a name with a dot: AWS's tools ask by path then, too.
+	if b.VirtualHost && (at.Scheme == "http" || !strings.Contains(b.Name, ".")) {
 		at.Host = b.Name + "." + at.Host
 	} else {
 		at = at.JoinPath(b.Name)

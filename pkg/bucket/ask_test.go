@@ -221,6 +221,27 @@ func TestTheQuestionIsSigned(t *testing.T) {
 	}
 }
 
+// TestADottedNameIsAskedByPath over TLS, where a certificate for *.s3.example.com is refused for it.
+func TestADottedNameIsAskedByPath(t *testing.T) {
+	for endpoint, want := range map[string]string{"https://s3.example.com": "https://s3.example.com/my.data", "http://s3.example.com": "http://my.data.s3.example.com/"} {
+		request, err := (Bucket{Endpoint: endpoint, Name: "my.data", VirtualHost: true, AccessKeyID: "id", SecretAccessKey: "key"}).request(t.Context())
+		if err != nil || !strings.HasPrefix(request.URL.String(), want+"?") {
+			t.Errorf("%v, %v", request, err)
+		}
+	}
+}
+
+// TestARegionWithALineBreak is named, and not the endpoint that was made of it.
+func TestARegionWithALineBreak(t *testing.T) {
+	dir := t.TempDir()
+	mount(t, dir, "..1", map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu-west-1\n"})
+	b, err := ReadDir(dir)
+	b.Name = "data"
+	if report := Check(t.Context(), b); err != nil || !strings.Contains(report.Message, "region or credentials") {
+		t.Error(report, err)
+	}
+}
+
 func TestUnusable(t *testing.T) {
 	good := serve(t, respond(200, nil, list))
 	for name, change := range map[string]func(*Bucket){
@@ -231,6 +252,7 @@ func TestUnusable(t *testing.T) {
 		"no endpoint":       func(b *Bucket) { b.Endpoint = "" },
 		"a broken endpoint": func(b *Bucket) { b.Endpoint = "http://c4n4ry%zz" },
 		"no name":           func(b *Bucket) { b.Name = "" },
+		"a directory":       func(b *Bucket) { b.Name = "data--use1-az4--x-s3" },
 		"a path":            func(b *Bucket) { b.Name = "../c4n4ry" },
 		"no key":            func(b *Bucket) { b.AccessKeyID = "" },
 		"no secret":         func(b *Bucket) { b.SecretAccessKey = "" },

@@ -99,7 +99,11 @@ func readDir(dir string) (b Bucket, err error) {
 		return fromBucketInfo(b, info)
 	case awsKey != "":
 		b.Region = cmp.Or(file("AWS_REGION"), file("AWS_DEFAULT_REGION"))
-		b.Endpoint = cmp.Or(file("AWS_ENDPOINT_URL_S3"), file("AWS_ENDPOINT_URL"), "https://s3."+b.region()+".amazonaws.com")
+		domain := ".amazonaws.com"
+		if strings.HasPrefix(b.Region, "cn-") {
+			domain += ".cn"
+		}
+		b.Endpoint = cmp.Or(file("AWS_ENDPOINT_URL_S3"), file("AWS_ENDPOINT_URL"), "https://s3."+b.region()+domain)
 		b.AccessKeyID, b.SecretAccessKey, b.SessionToken = Secret(awsKey), Secret(file("AWS_SECRET_ACCESS_KEY")), Secret(file("AWS_SESSION_TOKEN"))
 		b.Expires, _ = time.Parse(time.RFC3339, file("AWS_CREDENTIAL_EXPIRATION")) // zero if it is none
 	case err == nil:

@@ -54,6 +54,10 @@ func TestReadDir(t *testing.T) {
 			files: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token", "AWS_REGION": "eu-west-1", "AWS_CREDENTIAL_EXPIRATION": "2026-01-02T03:04:05+01:00"},
 			want:  Bucket{Endpoint: "https://s3.eu-west-1.amazonaws.com", Region: "eu-west-1", AccessKeyID: "id", SecretAccessKey: "key", SessionToken: "token", Expires: time.Date(2026, 1, 2, 2, 4, 5, 0, time.UTC)},
 		},
+		"AWS, in China": {
+			files: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "cn-north-1"},
+			want:  Bucket{Endpoint: "https://s3.cn-north-1.amazonaws.com.cn", Region: "cn-north-1", AccessKeyID: "id", SecretAccessKey: "key"},
+		},
 		"AWS, elsewhere": {
 			files: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_DEFAULT_REGION": "r", "AWS_ENDPOINT_URL": "http://s3", "AWS_ENDPOINT_URL_S3": "http://s3-only", "AWS_CREDENTIAL_EXPIRATION": "soon"},
 			want:  Bucket{Endpoint: "http://s3-only", Region: "r", AccessKeyID: "id", SecretAccessKey: "key"},
