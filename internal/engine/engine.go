@@ -103,7 +103,8 @@ type Engine struct {
 	scanned *scannedVolumes
 	// lookups has the last Lookup of each FUSE superblock, by its device.
 	lookups *lru.Cache
-	late    *lateCalls
+	// late has the providers' questions that are not answered in time, by storage.
+	late *lateCalls
 
 	mu      sync.Mutex // held while a call looks at closing and adds itself to running
 	closing bool
