@@ -77,8 +77,8 @@ func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (r
 		if err != nil {
 			return report, err
 		}
-		failEnded(report.Steps, c)   // report.go
-		d := e.diagnose(c, failures) // below: what is wrong, and which steps there are
+		failEnded(report.Steps, c)        // report.go
+		d := e.diagnose(ctx, c, failures) // below: what is wrong, and which steps there are
 		if report.Driver, report.After = c.Driver, d; first {
 			report.Before = d
 		}
@@ -117,14 +117,14 @@ func (e *Engine) examine(ctx context.Context, v healer.Volume, lock *volumeLock)
 
 // diagnose asks every provider but those that could not collect. One provider's error
 // hides no other's finding.
-func (e *Engine) diagnose(c healer.Case, failures []healer.ProviderFailure) healer.Diagnosis {
+func (e *Engine) diagnose(ctx context.Context, c healer.Case, failures []healer.ProviderFailure) healer.Diagnosis {
 	d := healer.Diagnosis{Case: c, Failures: failures}
 	for _, p := range e.cfg.Providers {
 		if slices.ContainsFunc(failures, func(f healer.ProviderFailure) bool { return f.Provider == p.Name() }) {
 			continue
 		}
 		c.Found = slices.Clip(d.Conditions)
-		f, err := p.Examine(c)
+		f, err := examineBy(ctx, p, c)
 		if err != nil {
 			d.Failures = append(d.Failures, healer.ProviderFailure{Provider: p.Name(), Err: err})
 			continue
@@ -151,4 +151,13 @@ func (e *Engine) diagnose(c healer.Case, failures []healer.ProviderFailure) heal
 		}
 	}
 	return d
+}
+
+func examineBy(ctx context.Context, p healer.Provider, c healer.Case) (f healer.Finding, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = panicked(ctx, p, c.Volume, fault)
+		}
+	}()
+	return p.Examine(c)
 }

@@ -191,12 +191,11 @@ func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
 	})
 	t.Run("in a step before a provider panics", func(t *testing.T) {
 		stuck, steps, panics := make(stuckError), 0, 0
-		bad := provider{"bad", func(healer.Case) (healer.Finding, error) {
+		bad := panicker{"bad", func() {
 			if steps > panics {
 				panics++
 				panic("bug")
 			}
-			return healer.Finding{}, nil
 		}}
 		b := newFixture(t, func(c *Config) { c.Providers = append(c.Providers, bad) })
 		b.healthy()

@@ -21,16 +21,38 @@ func (p provider) Name() string { return p.name }
 
 func (p provider) Examine(c healer.Case) (healer.Finding, error) { return p.examine(c) }
 
+// panicker finds and excludes nothing, and may panic.
+type panicker struct {
+	name     string
+	excludes func()
+}
+
+func (x panicker) Name() string { return x.name }
+
+func (panicker) Examine(healer.Case) (healer.Finding, error) { return healer.Finding{Mine: true}, nil }
+
+func (x panicker) Excludes(healer.Case) string {
+	x.excludes()
+	return ""
+}
+
 func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
-	broken := provider{"broken", func(healer.Case) (healer.Finding, error) { return healer.Finding{}, errors.New("cannot look") }}
-	b := newFixture(t, func(c *Config) { c.Providers = append([]healer.Provider{broken}, c.Providers...) })
-	r := b.heal(volume)
-	if r.Verdict() != healer.Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 {
-		t.Errorf("with a failed provider: %s, %+v, %d saves", r.Verdict(), r.After.Failures, b.notes.saves)
-	}
-	b.fall(podA, healer.NotMounted)
-	if r = b.heal(volume); len(r.After.Conditions) != 1 || len(r.After.Failures) != 1 {
-		t.Errorf("%+v", r.After)
+	for name, examine := range map[string]func(healer.Case) (healer.Finding, error){
+		"error": func(healer.Case) (healer.Finding, error) { return healer.Finding{}, errors.New("cannot look") },
+		"panic": func(healer.Case) (healer.Finding, error) { panic("bug") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			broken := provider{"broken", examine}
+			b := newFixture(t, func(c *Config) { c.Providers = append([]healer.Provider{broken}, c.Providers...) })
+			r := b.heal(volume)
+			if r.Verdict() != healer.Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 {
+				t.Errorf("with a failed provider: %s, %+v, %d saves", r.Verdict(), r.After.Failures, b.notes.saves)
+			}
+			b.fall(podA, healer.NotMounted)
+			if r = b.heal(volume); len(r.After.Conditions) != 1 || len(r.After.Failures) != 1 {
+				t.Errorf("%+v", r.After)
+			}
+		})
 	}
 }
 
@@ -46,11 +68,10 @@ func TestNotMineCountsForNothing(t *testing.T) {
 
 func TestPanicIsAnErrorAndFreesTheVolume(t *testing.T) {
 	panics := true
-	bad := provider{"bad", func(healer.Case) (healer.Finding, error) {
+	bad := panicker{"bad", func() {
 		if panics {
 			panic("bug")
 		}
-		return healer.Finding{Mine: true}, nil
 	}}
 	b := newFixture(t, func(c *Config) { c.Providers = []healer.Provider{bad} })
 	_, err := b.engine.Heal(context.Background(), volume)

@@ -66,6 +66,7 @@ var fsTypes = map[string]Traits{
 	"lustre":   MayHang | NoDisk,
 	"gpfs":     MayHang | NoDisk,
 	"beegfs":   MayHang | NoDisk,
+	"wekafs":   MayHang | NoDisk,
 }
 
 // IsType reports whether a filesystem type, with or without a subtype as in

@@ -61,7 +61,8 @@ type Config struct {
 	// HostMountNamespace is a file; empty: /proc/1/ns/mnt, for which the pod needs hostPID. A
 	// driver that runs on the host itself, in no container, sets /proc/self/ns/mnt.
 	HostMountNamespace string
-	// ProbeTimeout bounds one probe, HealTimeout the work on one volume; 0: as node-healer.
+	// ProbeTimeout bounds one probe, HealTimeout the work on one volume, of at least two probes;
+	// 0: as node-healer.
 	ProbeTimeout, HealTimeout time.Duration
 }
 
@@ -112,9 +113,12 @@ func New(cfg Config) (_ *Healer, err error) {
 	if cfg.AllowedUIDs == nil {
 		cfg.AllowedUIDs = []uint32{0}
 	}
-	probe := cmp.Or(cfg.ProbeTimeout, setup.DefaultProbeTimeout)
+	probe, heal := cmp.Or(cfg.ProbeTimeout, setup.DefaultProbeTimeout), cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout)
+	if probe < 0 || heal < 2*probe {
+		return nil, fmt.Errorf("nodehealer: HealTimeout is %s, and has to be at least twice ProbeTimeout, %s", heal, probe)
+	}
 	ctx := context.Background()
-	settings := engine.Settings{Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, HealTimeout: cmp.Or(cfg.HealTimeout, setup.DefaultHealTimeout)}
+	settings := engine.Settings{Drivers: []string{cfg.Driver}, Standalone: cfg.Gate == nil, HealTimeout: heal}
 	parts, err := setup.Open(ctx, setup.Config{
 		Settings: settings, Name: cfg.Driver, Version: cmp.Or(cfg.Version, "unknown"), StateDir: cfg.StateDir,
 		KubeletRoot: cmp.Or(cfg.KubeletRoot, setup.DefaultKubeletRoot), HostNamespace: cmp.Or(cfg.HostMountNamespace, "/proc/1/ns/mnt"),

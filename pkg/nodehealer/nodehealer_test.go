@@ -34,6 +34,7 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 		"StateDir":       {Driver: "d"},
 		"driver name":    {StateDir: t.TempDir()},
 		"root directory": {Driver: "d", StateDir: t.TempDir(), HostMountNamespace: "/proc/self/ns/mnt", KubeletRoot: "/no/such/kubelet"},
+		"twice":          {Driver: "d", StateDir: t.TempDir(), HostMountNamespace: "/proc/self/ns/mnt", ProbeTimeout: 61 * time.Second},
 		"/no/such/ns":    {Driver: "d", StateDir: t.TempDir(), HostMountNamespace: "/no/such/ns"},
 	} {
 		if h, err := New(cfg); err == nil || !strings.Contains(err.Error(), says) {

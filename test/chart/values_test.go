@@ -132,7 +132,7 @@ func text(t *testing.T, object values) string {
 
 // The gateways may write to their Nodes' status only where that was asked for.
 func TestNodesStatusIsWrittenOnlyForTheCondition(t *testing.T) {
-	for set, want := range map[string]bool{"gateway.nodeCondition=false": false, "gateway.nodeCondition=true": true, "gateway.extraArgs[0]=--node-condition": true} {
+	for set, want := range map[string]bool{"gateway.nodeCondition=false": false, "gateway.nodeCondition=true": true, "gateway.extraArgs[0]=--node-condition": true, "gateway.extraArgs[0]=--node-condition=true": true} {
 		var may []string
 		for key, object := range mustRender(t, parse(t, set)) {
 			if strings.HasPrefix(key, "ClusterRole/node-healer-gateway") && strings.Contains(text(t, object), `"nodes`) {

@@ -22,6 +22,9 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 		// A covered mount cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
 		found.Advice, found.Ambiguous = adviceRestage, true
+		if !slices.ContainsFunc(p.Stack, func(m facts.Mount) bool { return !facts.IsFUSE(m.FSType) }) {
+			found.Advice = adviceCovered
+		}
 	}
 	return found
 }

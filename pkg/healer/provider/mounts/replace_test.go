@@ -457,7 +457,7 @@ func TestDeadBeneathALiveOne(t *testing.T) {
 	}
 	at := slices.IndexFunc(f.Conditions, func(c healer.Condition) bool { return c.Reason == healer.StackedMounts })
 	if at < 0 || f.Conditions[at].Acute || f.Conditions[at].Status != healer.Degraded ||
-		!strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceRestage {
+		!strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceCovered {
 		t.Errorf("%+v", f.Conditions)
 	}
 }
