@@ -6,6 +6,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"runtime/debug"
 	"slices"
@@ -119,12 +120,13 @@ func (e *Engine) examine(ctx context.Context, v healer.Volume, lock *volumeLock)
 // hides no other's finding.
 func (e *Engine) diagnose(ctx context.Context, c healer.Case, failures []healer.ProviderFailure) healer.Diagnosis {
 	d := healer.Diagnosis{Case: c, Failures: failures}
+	panics := "" // why no step may run
 	for _, p := range e.cfg.Providers {
 		if slices.ContainsFunc(failures, func(f healer.ProviderFailure) bool { return f.Provider == p.Name() }) {
 			continue
 		}
 		c.Found = slices.Clip(d.Conditions)
-		f, err := examineBy(ctx, p, c)
+		f, err := examineBy(ctx, p, c, &panics)
 		if err != nil {
 			d.Failures = append(d.Failures, healer.ProviderFailure{Provider: p.Name(), Err: err})
 			continue
@@ -150,12 +152,16 @@ func (e *Engine) diagnose(ctx context.Context, c healer.Case, failures []healer.
 			}
 		}
 	}
+	for i, s := range d.Steps {
+		d.Steps[i].Refused = cmp.Or(s.Refused, panics)
+	}
 	return d
 }
 
-func examineBy(ctx context.Context, p healer.Provider, c healer.Case) (f healer.Finding, err error) {
+func examineBy(ctx context.Context, p healer.Provider, c healer.Case, panics *string) (f healer.Finding, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
+			*panics = "provider " + p.Name() + " panicked, and what it would have found may forbid any step"
 			err = panicked(ctx, p, c.Volume, fault)
 		}
 	}()

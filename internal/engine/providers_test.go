@@ -56,6 +56,29 @@ func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
 	}
 }
 
+// What a provider would have found may forbid another one's step: after a panic of Examine none runs.
+func TestNoStepAfterAPanicOfExamine(t *testing.T) {
+	panics := false
+	bad := provider{"bad", func(healer.Case) (healer.Finding, error) {
+		if panics {
+			panic("bug")
+		}
+		return healer.Finding{}, nil
+	}}
+	b := newFixture(t, func(c *Config) { c.Providers = append([]healer.Provider{bad}, c.Providers...) })
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
+	b.offer("rebind", podA, healer.Rebind, b.cure(podA))
+	panics = true
+	if r := b.heal(volume); len(r.Steps) > 0 || len(r.Refused) != 1 || len(r.After.Conditions) != 1 {
+		t.Errorf("%+v", r)
+	}
+	panics = false
+	if r := b.heal(volume); r.Verdict() != healer.Healed {
+		t.Errorf("without the panic: %s", r.Verdict())
+	}
+}
+
 func TestNotMineCountsForNothing(t *testing.T) {
 	foreign := provider{"foreign", func(healer.Case) (healer.Finding, error) {
 		return healer.Finding{Conditions: []healer.Condition{{Reason: healer.IOError}}, Steps: []healer.Step{{Name: "s"}}}, nil
