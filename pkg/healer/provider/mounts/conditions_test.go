@@ -132,6 +132,14 @@ var mountPointExamples = []example{
 		want:  []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
 	},
 	{name: "other monitors, staged for another pod", build: cases.With(otherMonitors, func(c *healer.Case) { c.MountPoints[0].Want = nil })},
+	{
+		name: "other monitors, and nothing says whether the recorded pod has gone",
+		build: cases.With(otherMonitors, func(c *healer.Case) {
+			c.Unjudged = []healer.Unjudged{{MountPoint: c.MountPoints[0], Why: "the API does not answer"}}
+			c.MountPoints = c.MountPoints[1:]
+		}),
+		want: []string{"WrongVolumeMounted staging: source"},
+	},
 	{name: "other monitors, in another boot", build: cases.With(otherMonitors, func(c *healer.Case) { c.Record.BootID = "before" })},
 	{
 		name: "other monitors for another pod, and kubelet's file does not name the volume",

@@ -95,6 +95,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 // mount names the monitors that its cluster has now.
 func stagedSince(c healer.Case, p healer.MountPoint) bool {
 	podStayed := slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Role == healer.RoleTarget && p.Want != nil })
+	podStayed = podStayed || slices.ContainsFunc(c.Unjudged, func(u healer.Unjudged) bool { return c.Record.MountPoint(u.MountPoint.Path) != nil }) // as far as is known
 	return p.Inspect.VolData != nil && (!podStayed || !c.RecordOfThisBoot())
 }
 
