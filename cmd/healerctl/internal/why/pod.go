@@ -34,7 +34,7 @@ type podCase struct {
 	*api
 
 	pod *corev1.Pod
-	// mounting is true while the pod waits for its volumes, stopping when it was deleted.
+	// mounting is true while the pod waits for its volumes, or for the sandbox after them; stopping when it was deleted.
 	mounting, stopping bool
 	volumes            []volume
 	// well has for each volume when the pod's node last called it healthy, by the claim's
@@ -114,7 +114,7 @@ func (p *podCase) state() {
 	case p.stopping:
 		state += ", to end by " + pod.DeletionTimestamp.Format(time.RFC3339)
 	case p.mounting && pod.Spec.NodeName != "":
-		state = "waits for its volumes since " + pod.CreationTimestamp.Format(time.RFC3339)
+		state = "waits for its volumes or its sandbox since " + pod.CreationTimestamp.Format(time.RFC3339)
 	}
 	p.Subject = fmt.Sprintf("pod %s/%s, on node %s: %s", pod.Namespace, pod.Name, cmp.Or(pod.Spec.NodeName, "none"), state)
 	if p.stopping && len(pod.Finalizers) > 0 {

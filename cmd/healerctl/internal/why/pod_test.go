@@ -86,7 +86,7 @@ func TestSandboxIsAfterVolumes(t *testing.T) {
 		p.pod.Status.Phase, p.pod.Status.Conditions = corev1.PodPending, []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: status}}
 		p.state()
 		p.events(t.Context())
-		if strings.Contains(p.Subject, "waits for its volumes") != waits || (len(p.Causes) > 0) != waits {
+		if strings.Contains(p.Subject, "waits for its volumes or its sandbox") != waits || (len(p.Causes) > 0) != waits {
 			t.Errorf("%s: %+v", status, p.Answer)
 		}
 	}
