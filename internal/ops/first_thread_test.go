@@ -147,6 +147,21 @@ func TestThreadsThatEndMeanwhile(t *testing.T) {
 	}
 }
 
+// A process may keep any number of ended threads listed, and go on in the newest one for as little
+// time as it takes to look at those.
+func TestNewestThreadFirst(t *testing.T) {
+	proc, root := recordedProcess(t)
+	for _, thread := range []string{"10", "11"} {
+		must(t, os.Symlink("mnt:[1]", filepath.Join(root, "10/task", thread, "ns/mnt")))
+	}
+	threads, err := proc.list("10/task")
+	must(t, err)
+	dir, err := proc.livingThread("10")
+	if want := "10/task/" + threads[1]; err != nil || dir != want {
+		t.Errorf("%s, %v, want %s", dir, err, want)
+	}
+}
+
 // Whoever holds any file called fuse, an unmounted device or the device under another name
 // is told apart by what the kernel says of its descriptor.
 func TestFUSEDaemonsWithoutFirstThread(t *testing.T) {

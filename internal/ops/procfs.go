@@ -125,7 +125,9 @@ func (p procfs) inThread(pid int, read func(dir string) error) error {
 // thread that is listed and has no mount namespace has ended: the kernel closes a thread's files
 // before it takes the namespace (do_exit), and the thread may stay listed, as until it is reaped.
 // The process itself has ended when a list has no thread that was not in an earlier one: a living
-// thread may have been started by one that ended since the earlier list.
+// thread may have been started by one that ended since the earlier list. The kernel lists the newest
+// thread last, and that is looked at first: a process may keep thousands of ended ones listed with
+// ptrace(2), and pass on its life from one thread to the next while those are looked at.
 func (p procfs) livingThread(process string) (dir string, err error) {
 	listed := map[string]bool{}
 	for range threadTries {
@@ -134,7 +136,7 @@ func (p procfs) livingThread(process string) (dir string, err error) {
 			return "", err
 		}
 		before := len(listed)
-		for _, thread := range threads {
+		for _, thread := range slices.Backward(threads) {
 			if dir = process + "/task/" + thread; p.lives(dir) {
 				return dir, nil
 			}
