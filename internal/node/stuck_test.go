@@ -98,7 +98,7 @@ func TestPathsInAHungVolume(t *testing.T) {
 		var callers sync.WaitGroup
 		for i := range 6 {
 			callers.Go(func() {
-				err := worker.ErrNoWorker // a busy machine starts one too late; then nobody was asked
+				err := worker.ErrNoWorker // a busy machine may start one too late
 				for errors.Is(err, worker.ErrNoWorker) {
 					_, err = n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: fmt.Sprintf("%s/hung/%d/file", root, i)}}})
 				}

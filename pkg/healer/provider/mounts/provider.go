@@ -76,7 +76,7 @@ func (p Provider) diagnose(c healer.Case) (found []healer.Condition) {
 const (
 	adviceRepublish = "delete the pod, so that kubelet publishes the volume anew"
 	adviceRestage   = "delete all pods on this node that use the volume, so that the driver stages it anew"
-	adviceCovered   = "nothing where the driver mounts anew over a daemon that has ended, as JuiceFS and Fluid do; else " + adviceRestage
+	adviceCovered   = "nothing where the driver mounts anew over a daemon that has ended, as JuiceFS does; else " + adviceRestage
 	adviceRecord    = "see what mounted it; if it is right, remove the volume's record from the state directory"
 	adviceWrong     = "see what mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
 	adviceStacked   = "see what mounted twice, and unmount the top when no container uses it"
