@@ -22,10 +22,10 @@ func TestDefaults(t *testing.T) {
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--endpoint=tcp://10.0.0.1:7 --server=unix:///s --metrics-endpoint=tcp://:8 --metrics-server=unix:///m --register-as=d --pod-namespace=ns
 		--kubeconfig=/kc --token-audience=aud --node-condition --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
-		--tls-cipher-suites=A,B --tls-curve-preferences=C --logging-format=json -v=7`, config{
+		--tls-cipher-suites=A,B --logging-format=json -v=7`, config{
 		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
 		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", nodeCondition: true, logging: command.Logging{Verbosity: 7, Format: "json"},
-		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"}},
+		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}},
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +21,7 @@ import (
 )
 
 // TLS configures the listener. The names are those of the CSI-Addons sidecar's flags:
-// --tls-min-version, --tls-cipher-suites and --tls-curve-preferences. What is empty is
-// Go's default.
+// --tls-min-version and --tls-cipher-suites. What is empty is Go's default.
 type TLS struct {
 	// CertFile and KeyFile hold a certificate chain and its key in PEM; they are read
 	// again when they change. Without them the gateway makes a self-signed certificate.
@@ -34,8 +32,6 @@ type TLS struct {
 	MinVersion string
 	// CipherSuites are those for TLS 1.2; those of 1.3 are not configurable.
 	CipherSuites []string
-	// CurvePreferences are the key exchanges that the server offers.
-	CurvePreferences []string
 }
 
 // certificates is a TLS configuration whose certificate follows its files.
@@ -99,17 +95,6 @@ func (t TLS) base() (*tls.Config, error) {
 	}
 	if c.CipherSuites, err = cliflag.TLSCipherSuites(t.CipherSuites); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
-	}
-	curves := []tls.CurveID{
-		tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521,
-		tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
-	}
-	for _, name := range t.CurvePreferences {
-		at := slices.IndexFunc(curves, func(c tls.CurveID) bool { return c.String() == name })
-		if at < 0 {
-			return nil, fmt.Errorf("TLS curve %q: is not one of Go's crypto/tls", name)
-		}
-		c.CurvePreferences = append(c.CurvePreferences, curves[at])
 	}
 	return c, nil
 }
