@@ -55,6 +55,8 @@ func ListenForGroup(endpoint string, gid int) (net.Listener, error) {
 
 // listen creates the directory and the socket, both for the server's user alone, then
 // calls share to make them accessible to others. directory is called before the socket is made.
+// That no two servers take each other's socket for stale is up to the lock of the state directory,
+// which a server has before it listens.
 func listen(endpoint string, directory func(path string) error, share func(path string, mode fs.FileMode) error) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
@@ -64,13 +66,9 @@ func listen(endpoint string, directory func(path string) error, share func(path 
 	if err := os.MkdirAll(dir, socketDirMode); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
 	}
-	// Locked from the test of an existing socket to bind: two servers that start at
-	// once would each take the other's socket for stale.
-	unlock, err := lockDir(dir)
-	if err != nil {
+	if err := checkDir(dir); err != nil {
 		return nil, err
 	}
-	defer unlock()
 	if err := directory(path); err != nil {
 		return nil, err
 	}
@@ -82,7 +80,6 @@ func listen(endpoint string, directory func(path string) error, share func(path 
 		return nil, err
 	}
 	if err := errors.Join(share(path, groupSocketMode), share(dir, groupDirMode)); err != nil {
-		unlock() // Close takes the lock itself
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
 	}
 	return l, nil
@@ -122,48 +119,19 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// lockDir locks a directory against other servers, if no other user can create a socket
-// in it.
-func lockDir(dir string) (unlock func(), err error) {
-	d, err := os.Open(dir) //nolint:gosec // from the command line
+// checkDir returns an error if another user can create a socket in a directory.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
 	if err != nil {
-		return nil, fmt.Errorf("socket directory: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = d.Close()
-		}
-	}()
-	info, err := d.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("socket directory: %w", err)
+		return fmt.Errorf("socket directory: %w", err)
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("socket directory %s: must belong to uid %d, which the server runs as", dir, os.Geteuid())
+		return fmt.Errorf("socket directory %s: must belong to uid %d, which the server runs as", dir, os.Geteuid())
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return nil, fmt.Errorf("socket directory %s: mode %04o lets others write to it; use a directory with mode 0700", dir, mode)
+		return fmt.Errorf("socket directory %s: mode %04o lets others write to it; use a directory with mode 0700", dir, mode)
 	}
-	if err := flock(d); err != nil {
-		return nil, fmt.Errorf("socket directory %s: %w", dir, err)
-	}
-	return func() { _ = d.Close() }, nil
-}
-
-// flock waits for two seconds: another server holds the lock for milliseconds.
-func flock(d *os.File) error {
-	const tries, pause = 200, 10 * time.Millisecond
-	for range tries {
-		err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return fmt.Errorf("flock: %w", err)
-		}
-		time.Sleep(pause)
-	}
-	return errors.New("flock: another process keeps the directory locked")
+	return nil
 }
 
 func removeStale(path string) error {
@@ -236,9 +204,6 @@ func (l *ownListener) Accept() (net.Conn, error) {
 // meanwhile finds no file, instead of a stale socket that is about to be removed.
 func (l *ownListener) Close() error {
 	l.once.Do(func() {
-		if unlock, err := lockDir(filepath.Dir(l.path)); err == nil {
-			defer unlock()
-		}
 		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
 			_ = os.Remove(l.path)
 		}

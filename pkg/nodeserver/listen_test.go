@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 )
@@ -221,40 +220,6 @@ func TestForeignSocketDirectory(t *testing.T) {
 	}
 }
 
-func TestManyServersAtOnce(t *testing.T) {
-	for round := range 20 {
-		sock := filepath.Join(t.TempDir(), "d", "s")
-		if round%2 == 1 {
-			if err := os.MkdirAll(filepath.Dir(sock), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			stale(t, sock)
-		}
-		var wg sync.WaitGroup
-		winners := make(chan net.Listener, 8)
-		for range cap(winners) {
-			wg.Go(func() {
-				if l, err := Listen("unix://" + sock); err == nil {
-					winners <- l
-				} else if !strings.Contains(err.Error(), "another server listens on it") {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		close(winners)
-		if len(winners) != 1 {
-			t.Fatalf("round %d: %d servers got the socket", round, len(winners))
-		}
-		c, err := net.Dial("unix", sock)
-		if err != nil {
-			t.Fatalf("round %d: nobody answers: %v", round, err)
-		}
-		_ = c.Close()
-		_ = (<-winners).Close()
-	}
-}
-
 func TestCloseLeavesAnothersSocket(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "d", "s")
 	first, err := Listen("unix://" + sock)
@@ -273,17 +238,4 @@ func TestCloseLeavesAnothersSocket(t *testing.T) {
 		t.Errorf("the second server is cut off: %v", err)
 	}
 	_ = second.Close()
-}
-
-func TestDirectoryThatStaysLocked(t *testing.T) {
-	dir := t.TempDir()
-	chmod(t, dir, 0o700)
-	unlock, err := lockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
-	if _, err := Listen("unix://" + dir + "/s"); err == nil || !strings.Contains(err.Error(), "keeps the directory locked") {
-		t.Errorf("got %v", err)
-	}
 }
