@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"path"
 	"slices"
 	"strings"
 
@@ -37,63 +36,6 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 		return nil, err
 	}
 	return found, unread(append(unlisted, torn...))
-}
-
-// Find returns a path of a driver's volume on this node, empty when kubelet has
-// none: what is staged, or else what is published, or else where it should be and
-// lost its mount, or else the staging directory that kubelet made for it; the first by
-// name, so asking twice finds the same. No volume is touched, only kubelet's own files are
-// read, and nothing is taken from a file but which volume it names. Where nothing is staged
-// that costs one small file for each volume on the node, so callers that know a path name it.
-// Kubelet's directories are listed only for what is not mounted: that they cannot be listed hides no
-// mounted volume.
-func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) {
-	table, err := n.Topology()
-	if err != nil {
-		return "", err
-	}
-	base := n.kubelet.Staging(driver, handle)
-	staged := slices.Concat(
-		table.InDirectory(path.Base(path.Dir(base))),
-		table.InDirectory(path.Base(base)), // as ceph-csi does: a directory named after the volume
-	)
-	for _, m := range staged {
-		if m.Path == base || strings.HasPrefix(m.Path, base+"/") {
-			return m.Path, nil
-		}
-	}
-	at, err := n.find(ctx, n.mounted(table), driver, handle)
-	if at != "" || err != nil {
-		return at, err
-	}
-	lost, unlisted, err := n.unmounted(ctx, table)
-	if err != nil {
-		return "", err
-	}
-	at, err = n.find(ctx, lost, driver, handle)
-	if at != "" || err != nil {
-		return at, err
-	}
-	s, err := n.inspectPaths(ctx, []PathQuery{{Path: base}}, false)
-	switch {
-	case err != nil:
-		return "", err
-	case s.Paths[base].Missing():
-		return "", unread(unlisted)
-	}
-	return base, nil
-}
-
-// find returns the first of the paths, by name, at which kubelet's files name the volume; empty for none.
-func (n *Node) find(ctx context.Context, asks []PathQuery, driver, handle string) (string, error) {
-	found, _, err := n.named(ctx, asks)
-	slices.SortFunc(found, func(a, b facts.VolumePath) int { return strings.Compare(a.Path, b.Path) })
-	for _, v := range found {
-		if v.DriverName == driver && v.VolumeHandle == handle {
-			return v.Path, nil
-		}
-	}
-	return "", err
 }
 
 // mounted returns what is mounted at kubelet's paths for volumes, each path once.

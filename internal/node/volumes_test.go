@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,20 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
+
+// laidOut makes a path of kubelet's, with its file, and mounts something there
+// if that is wanted.
+func laidOut(t *testing.T, n *Node, at, driver, handle string, mounted bool) {
+	t.Helper()
+	file := n.Kubelet().Layout(at).VolData
+	done(t, os.MkdirAll(at, 0o700))
+	done(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	done(t, os.WriteFile(file, fmt.Appendf(nil, `{"driverName":%q,"volumeHandle":%q}`, driver, handle), 0o600))
+	if mounted {
+		done(t, unix.Mount("test", at, "tmpfs", 0, ""))
+		t.Cleanup(func() { done(t, syscall.Unmount(at, 0)) })
+	}
+}
 
 func TestVolumes(t *testing.T) {
 	realKernel(t)
@@ -67,6 +82,18 @@ func TestVolumes(t *testing.T) {
 	mounts, err := n.VolumeMounts()
 	if want := 5 + 1; err != nil || len(mounts) != want { // one is stacked
 		t.Errorf("got %+v, %v, want %d mounts", mounts, err, want)
+	}
+}
+
+// What is read in several calls is found as well.
+func TestManyVolumes(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	for i := range maxAsked + 2 {
+		laidOut(t, n, fmt.Sprintf("%s/pods/uid/volumes/kubernetes.io~csi/pv-%04d/mount", root, i), "d", fmt.Sprint("volume-", i), true)
+	}
+	if got, err := n.Volumes(context.Background()); err != nil || len(got) != maxAsked+2 {
+		t.Errorf("got %d, %v", len(got), err)
 	}
 }
 

@@ -250,7 +250,6 @@ func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(c
 	}
 	p.server, err = nodeserver.New(nodeserver.Config{
 		Healer:      h,
-		Finder:      p.Node,
 		Volumes:     p.Node,
 		Names:       names,
 		States:      states,

@@ -33,7 +33,7 @@ type admin struct {
 // ListVolumes implements adminpb.AdminServer.
 func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStreamingServer[adminpb.Volume]) error {
 	trailer := metadata.MD{}
-	paths, err := a.paths(stream.Context())
+	paths, err := a.server.paths(stream.Context())
 	switch {
 	case errors.As(err, new(*facts.UnlistedError)):
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
@@ -55,9 +55,9 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 }
 
 // paths returns all paths of the volumes that are served.
-func (a admin) paths(ctx context.Context) ([]facts.VolumePath, error) {
-	all, err := a.server.cfg.Volumes.Volumes(ctx)
-	if of := a.server.cfg.Driver; of != "" {
+func (s *Server) paths(ctx context.Context) ([]facts.VolumePath, error) {
+	all, err := s.cfg.Volumes.Volumes(ctx)
+	if of := s.cfg.Driver; of != "" {
 		all = slices.DeleteFunc(all, func(p facts.VolumePath) bool { return p.DriverName != of })
 	}
 	return all, err
@@ -169,7 +169,7 @@ func (a admin) find(ctx context.Context, driver, name, path string) (v *adminpb.
 	if name == "" || len(name) > maxVolumeIDBytes {
 		return nil, nil, nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
-	all, unlisted := a.paths(ctx)
+	all, unlisted := a.server.paths(ctx)
 	if unlisted != nil && !errors.As(unlisted, new(*facts.UnlistedError)) {
 		return nil, nil, nil, healer.Failed("find the volume", unlisted)
 	}

@@ -16,12 +16,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Finder finds where kubelet has a volume on this node. *node.Node is one.
-type Finder interface {
-	// Find returns one path of a driver's volume; empty when it is not on this node.
-	Find(ctx context.Context, driver, volumeID string) (string, error)
-}
-
 const fieldPublishPath = "volume_publish_path"
 
 // NodeGetVolumeHealth implements csi.NodeServer. NOT_FOUND means that the volume is not
@@ -62,11 +56,9 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	}
 	paths := slices.DeleteFunc(slices.Compact([]string{v.Path, v.StagingPath}), func(path string) bool { return path == "" })
 	if len(paths) == 0 {
-		found, err := n.find(ctx, v.ID)
-		if err != nil {
+		if paths, err = n.find(ctx, v.ID); err != nil {
 			return healer.Report{}, err
 		}
-		paths = []string{found}
 	}
 	report, err := n.server.run(ofVolume(ctx, v.ID), v, paths, n.check)
 	if err == nil {
@@ -84,20 +76,31 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 	return report, err
 }
 
-// find returns a path for a request that names none, as CSI allows.
-func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
+// find returns the paths of a volume for a request that names none, as CSI allows: those at which
+// something is mounted first.
+func (n csiNode) find(ctx context.Context, volumeID string) ([]string, error) {
 	driver := n.server.cfg.Driver
-	if n.server.cfg.Finder == nil || driver == "" { // two drivers may have volumes of one ID
-		return "", healer.Invalid(fieldPublishPath, "is required by this server, or %s", fieldStaging)
+	if n.server.cfg.Volumes == nil || driver == "" { // two drivers may have volumes of one ID
+		return nil, healer.Invalid(fieldPublishPath, "is required by this server, or %s", fieldStaging)
 	}
-	path, err := n.server.cfg.Finder.Find(ctx, driver, volumeID)
-	if err != nil {
-		return "", healer.Failed("find the volume", err)
+	all, err := n.server.paths(ctx)
+	var mounted, lost []string
+	for _, p := range all {
+		switch {
+		case p.VolumeHandle != volumeID:
+		case p.Mounted:
+			mounted = append(mounted, p.Path)
+		default:
+			lost = append(lost, p.Path)
+		}
 	}
-	if path == "" {
-		return "", healer.NotFound("volume_id: kubelet has no such volume of driver %s on this node", driver)
+	switch found := slices.Concat(mounted, lost); {
+	case len(found) > 0:
+		return found, nil
+	case err != nil: // it may be among those that are not listed
+		return nil, healer.Failed("find the volume", err)
 	}
-	return path, nil
+	return nil, healer.NotFound("volume_id: kubelet has no such volume of driver %s on this node", driver)
 }
 
 // healthStatus has no UNKNOWN_VOLUME_HEALTH_TYPE, which is the rest.

@@ -153,6 +153,8 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		want  []string // the paths asked for
 		code  codes.Code
 		says  string
+		// unlisted is true while not all volumes are listed.
+		unlisted bool
 	}{
 		"target":                           {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
 		"staged only":                      {req: healthOf("v", "", pathS), known: []string{pathS}, want: []string{pathS}},
@@ -162,9 +164,12 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		"not staged":                       {req: healthOf("v", "", pathS), want: []string{pathS}, code: codes.NotFound, says: pathS},
 		"both are one":                     {req: healthOf("v", pathS, pathS), want: []string{pathS}, code: codes.NotFound, says: pathS},
 		"by its ID":                        {req: healthOf("found", "", ""), known: []string{pathA}, want: []string{pathA}},
+		"by its ID, and mounted elsewhere": {req: healthOf("both", "", ""), known: []string{pathA, pathS}, want: []string{pathS}},
+		"another driver's ID":              {req: healthOf("theirs", "", ""), code: codes.NotFound, says: "volume_id: kubelet has no such volume"},
 		"an ID of nothing":                 {req: healthOf("v", "", ""), code: codes.NotFound, says: "volume_id: kubelet has no such volume"},
 		"an ID of what just went":          {req: healthOf("found", "", ""), want: []string{pathA}, code: codes.NotFound, says: pathA},
-		"an ID, and the finder fails":      {req: healthOf("broken", "", ""), code: codes.Unknown, says: "find the volume: no table"},
+		"an ID that may be unlisted":       {req: healthOf("v", "", ""), unlisted: true, code: codes.Unknown, says: "find the volume: "},
+		"an ID that is listed":             {req: healthOf("found", "", ""), unlisted: true, known: []string{pathA}, want: []string{pathA}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &askedAt{known: map[string]healer.Report{}}
@@ -172,7 +177,15 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 				h.known[p] = healer.Report{}
 			}
 			cfg := testConfig(h)
-			cfg.Finder, cfg.Driver = finder{"found": pathA}, "healer.example.com"
+			cfg.Driver = "healer.example.com"
+			listed := fakeVolumes{
+				volumeAt(cfg.Driver, "found", pathA, false), volumeAt(cfg.Driver, "both", pathA, false),
+				volumeAt(cfg.Driver, "both", pathS, true), volumeAt("other.example.com", "theirs", pathA, false),
+			}
+			listed[2].Mounted = true
+			if cfg.Volumes = listed; tc.unlisted {
+				cfg.Volumes = partlyListed{listed}
+			}
 			s := serve(t, cfg)
 			resp, err := s.node().NodeGetVolumeHealth(testContext(t), tc.req)
 			if status.Code(err) != tc.code || !strings.Contains(status.Convert(err).Message(), tc.says) {
@@ -195,8 +208,8 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 // TestHealthByIDNeedsOneDriver: two drivers may have volumes of one ID.
 func TestHealthByIDNeedsOneDriver(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"no finder":     func(c *Config) { c.Driver = "csi.example.com" },
-		"of any driver": func(c *Config) { c.Finder = finder{"v": pathA} },
+		"no list":       func(c *Config) { c.Driver = "csi.example.com" },
+		"of any driver": func(c *Config) { c.Volumes = fakeVolumes{volumeAt("d", "v", pathA, false)} },
 	} {
 		cfg := testConfig(&fakeHealer{})
 		change(&cfg)

@@ -26,19 +26,6 @@ func (f *fakeHealer) checks() []healer.Volume {
 	return slices.Clone(f.checked)
 }
 
-// finder knows where volumes are, by ID.
-type finder map[string]string
-
-func (f finder) Find(_ context.Context, driver, id string) (string, error) {
-	if id == "broken" {
-		return "", errors.New("no table")
-	}
-	if driver != "healer.example.com" {
-		return "", nil
-	}
-	return f[id], nil
-}
-
 const (
 	pathA = testRoot + "/pods/1/volumes/kubernetes.io~csi/pv-a/mount"
 	pathS = testRoot + "/plugins/kubernetes.io/csi/d/h/globalmount"

@@ -38,10 +38,8 @@ type Healer interface {
 type Config struct {
 	// Healer may be nil when Off is set.
 	Healer Healer
-	// Finder finds a volume of Driver by its ID alone. Without either a request
-	// has to name a path.
-	Finder Finder
-	// Volumes finds all volumes of this node; nil: the Admin service is not offered.
+	// Volumes finds all volumes of this node, and so one of Driver by its ID alone. nil: each request
+	// has to name a path, and the Admin service is not offered.
 	Volumes Volumes
 	// Names returns the claim and the pod of a path as NAMESPACE/NAME, empty where they are
 	// not known; nil: there is no API to ask.
