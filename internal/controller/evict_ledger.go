@@ -70,16 +70,6 @@ func pastDeadline(start int64) bool { return time.Since(time.Unix(start, 0)).Abs
 // ledger has the evictions that count.
 type ledger []ledgerEntry
 
-// taints counts the taints that stand.
-func (l ledger) taints() (n float64) {
-	for _, e := range l {
-		if e.open() && !e.NoTaint {
-			n++
-		}
-	}
-	return n
-}
-
 // hinders says which limit another eviction would pass, and which evictions have to end before
 // it begins; empty: none.
 func (l ledger) hinders(next ledgerEntry, allowed clustersettings.Eviction, now time.Time) (spent, busy string) {
@@ -135,7 +125,6 @@ func (r *Reconciler) readLedger(ctx context.Context) (l ledger, kept *corev1.Con
 			return nil, kept, fmt.Errorf("ConfigMap %s/%s: %w", kept.Namespace, ledgerName, err)
 		}
 	}
-	r.taints.Set(l.taints())
 	return l, kept, nil
 }
 
@@ -153,11 +142,7 @@ func (r *Reconciler) changeLedger(ctx context.Context, change func(ledger) ledge
 			return err
 		}
 		kept.Data = map[string]string{ledgerKey: string(text)}
-		if err := r.cfg.Writer.Update(ctx, kept); err != nil {
-			return err
-		}
-		r.taints.Set(l.taints())
-		return nil
+		return r.cfg.Writer.Update(ctx, kept)
 	})
 }
 

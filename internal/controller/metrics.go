@@ -8,7 +8,6 @@ import (
 // metrics are the controller's own.
 type metrics struct {
 	jobs, evictions *prometheus.CounterVec
-	taints          prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -23,9 +22,5 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Name: "node_healer_controller_evictions_total",
 			Help: "Evictions of a volume's pods that ended, by driver and result.",
 		}, []string{"driver", "result"}),
-		taints: registered.NewGauge(prometheus.GaugeOpts{
-			Name: "node_healer_controller_taints",
-			Help: "Taints of evictions that stand.",
-		}),
 	}
 }
