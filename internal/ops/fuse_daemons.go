@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,19 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	a.Cut = s.cut
 	read := map[int]bool{initPID: true}
 	var connected []connections
-	each(s, pids, s.connectionsOf, func(pid int, found connections, ok bool) {
+	times := podTimes{spent: map[string]time.Duration{}}
+	each(s, pids, func(pid int) connections {
+		if times.over(s, pid) {
+			return connections{unread: true}
+		}
+		began := time.Now()
+		found := s.connectionsOf(pid)
+		times.add(s, pid, time.Since(began))
+		return found
+	}, func(pid int, found connections, ok bool) {
+		if !ok { // what was begun for it may never end
+			times.add(s, pid, podTime)
+		}
 		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold
 		for _, found.by.Connection = range found.told {
@@ -79,6 +92,48 @@ func (s *scan) fewestFirst(pids []int) []int {
 	sorted := slices.Clone(pids) // a goroutine that each left behind may still read pids
 	slices.SortStableFunc(sorted, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
 	return sorted
+}
+
+// podTime is how long all processes of one pod, or of one other cgroup, may take. What is read of an
+// open file takes as long as it has locks, of which a tenant may set any number, and its processes
+// must neither use up the time for the daemons of others nor have many such reads go on at once: the
+// kernel keeps the text of all locks of one in memory that counts as this worker's.
+const podTime = 4 * itemTimeout
+
+// podTimes has what each pod or other cgroup has taken of podTime.
+type podTimes struct {
+	mu    sync.Mutex
+	spent map[string]time.Duration
+	// some is true when there is one that has taken it all.
+	some bool
+}
+
+// add counts what was not short: most processes take a fraction of that, and their cgroup is not read.
+func (p *podTimes) add(s *scan, pid int, d time.Duration) {
+	if d < time.Millisecond {
+		return
+	}
+	key := s.podOf(pid)
+	if key == "" {
+		return // it has ended, or is in no cgroup of its own
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spent[key] += d
+	p.some = p.some || p.spent[key] >= podTime
+}
+
+func (p *podTimes) over(s *scan, pid int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.some && p.spent[s.podOf(pid)] >= podTime
+}
+
+// podOf returns the UID of a process's pod, or its cgroup where it is in none.
+func (s *scan) podOf(pid int) string {
+	text, _ := s.proc.read(strconv.Itoa(pid)+"/cgroup", 8<<10) // it may have ended
+	w := WorkloadIn(string(text))
+	return cmp.Or(w.PodUID, w.Dir)
 }
 
 // connections are the FUSE connections whose devices a process has open.

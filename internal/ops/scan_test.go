@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -128,6 +129,26 @@ func TestProcessThatIsReadLateOnce(t *testing.T) {
 func TestWalkWithinTheBudget(t *testing.T) {
 	if s, _ := inTree(t, 0, map[int]map[string]string{10: {"mountinfo": "FIFO"}, 20: {"mountinfo": "FIFO"}}); !s.cut {
 		t.Error("an answer without a budget passes for the whole one")
+	}
+}
+
+// A file may have any number of locks, each of which makes reading its fdinfo longer.
+func TestSlowPodsLeaveTimeForOthers(t *testing.T) {
+	var mounted facts.Mount
+	must(t, (thread{}).visit(func(m facts.Mount) { mounted = m }))
+	stat := fmt.Sprintf("1 (x) S 1%s\n", strings.Repeat(" 1", 30))
+	processes := map[int]map[string]string{99: {
+		"stat": stat, "cgroup": "0::/kubepods/podb/x\n",
+		"fd/3": "-> /dev/fuse", "fdinfo/3": fmt.Sprintf("fuse_connection:\t%d\n", mounted.Dev.FUSEConnection()),
+	}}
+	const slow = 20
+	for pid := 10; pid < 10+slow; pid++ {
+		processes[pid] = map[string]string{"stat": stat, "cgroup": "0::/kubepods/poda/x\n", "fd/3": "-> /x", "fdinfo/3": "FIFO"}
+	}
+	s := &scan{proc: procTree(t, processes), end: time.Now().Add(slow * itemTimeout)}
+	a, err := s.daemons(ProcessesQuery{})
+	if err != nil || len(a.Daemons) != 1 || a.Daemons[0].PodUID != "b" || a.Unread != slow {
+		t.Errorf("%+v, %v", a, err)
 	}
 }
 
