@@ -37,6 +37,9 @@ const (
 	// stopTimeout bounds each other stage of a shutdown. Together they stay below the
 	// manifest's grace period.
 	stopTimeout = 15 * time.Second
+	// answerTimeout bounds the stage in which the last answers are sent. Idle streams, of reflection
+	// and health, use all of it.
+	answerTimeout = time.Second
 	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
 	// call.
 	maxWorkers  = 256
@@ -302,21 +305,24 @@ func (p *Parts) onClose(c io.Closer) {
 	p.closers = append(p.closers, func(context.Context) error { return c.Close() })
 }
 
-// Close stops the server, the engine and what stop stops side by side: they take no new
-// calls, begin no new steps and no new checks. Then it closes what these use: the API,
-// workers, files. Each stage is bounded; ctx may have ended.
+// Close stops the engine and what stop stops side by side: they take no new calls, begin no new
+// steps and no new checks. Then it stops the server, which has sent the last answers by then, and
+// closes what these use: the API, workers, files. Each stage is bounded; ctx may have ended.
 func (p *Parts) Close(ctx context.Context, stop ...func(context.Context) error) error {
+	if p.server != nil {
+		p.server.Drain()
+	}
 	if p.engine != nil {
 		stop = append(stop, p.engine.Close)
-	}
-	if p.server != nil {
-		stop = append(stop, p.server.Stop)
 	}
 	var stopping sync.WaitGroup
 	for _, s := range stop {
 		stopping.Go(func() { stopWithin(ctx, stopTimeout, s) })
 	}
 	stopping.Wait()
+	if p.server != nil {
+		stopWithin(ctx, answerTimeout, p.server.Stop)
+	}
 	var errs []error
 	for _, c := range slices.Backward(p.closers) {
 		errs = append(errs, c(ctx))

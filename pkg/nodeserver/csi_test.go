@@ -49,7 +49,7 @@ func TestCSIIdentity(t *testing.T) {
 	if ready, err := client.Probe(ctx, &csi.ProbeRequest{}); err != nil || !ready.GetReady().GetValue() {
 		t.Errorf("got %v, %v", ready, err)
 	}
-	s.server.calls.drain()
+	s.server.Drain()
 	if ready, err := client.Probe(ctx, &csi.ProbeRequest{}); err != nil || ready.GetReady() == nil || ready.GetReady().GetValue() {
 		t.Errorf("while stopping: got %v, %v", ready, err)
 	}
@@ -194,7 +194,7 @@ func TestCSIErrors(t *testing.T) {
 	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != codes.Unknown {
 		t.Errorf("a panic: %v", err)
 	}
-	s.server.calls.drain()
+	h.next(healer.Report{}, healer.ErrShuttingDown, nil)
 	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != codes.Aborted {
 		t.Errorf("while stopping: %v", err)
 	}

@@ -35,7 +35,7 @@ func (s *Server) Probe(context.Context, *identity.ProbeRequest) (*identity.Probe
 
 // Ready returns at once why the server cannot heal; nil if it can.
 func (s *Server) Ready() error {
-	if s.calls.isDraining() {
+	if s.draining.Load() {
 		return healer.ErrShuttingDown
 	}
 	return nil

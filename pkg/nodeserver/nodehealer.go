@@ -61,13 +61,9 @@ func ofVolume(ctx context.Context, id string) context.Context {
 	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx)))
 }
 
-// run calls the engine, unless the server is shutting down, for the first of the paths where
-// the volume is. The report names the volume of the request, an error the first path.
+// run calls the engine for the first of the paths where the volume is. The report names the
+// volume of the request, an error the first path.
 func (s *Server) run(ctx context.Context, v healer.Volume, paths []string, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
-	if !s.calls.enter() {
-		return healer.Report{}, healer.ErrShuttingDown
-	}
-	defer s.calls.running.Done()
 	var missing error
 	for _, v.Path = range paths {
 		report, err := do(ctx, v)

@@ -95,7 +95,8 @@ type Server struct {
 	// grpc serves callers on this node, gateway those that the gateway authorized.
 	grpc, gateway *grpc.Server
 	health        *health.Server
-	calls         calls
+	// draining is true once the server is about to end.
+	draining atomic.Bool
 	// answers has by volumeKey the healer.VolumeState that the last check or heal showed, whoever
 	// asked for it.
 	answers *lru.Cache
@@ -182,18 +183,24 @@ func serveOn(g *grpc.Server, l net.Listener, connections int) error {
 	return nil
 }
 
-// streamGrace is how long reflection and health streams may outlive the last heal. They
-// concern no volume, and a health watch never ends by itself.
-const streamGrace = time.Second
-
-// Stop refuses new calls and waits for the running ones. When ctx ends first, it closes
-// their connections and cancels their contexts, and returns an error if some have not
-// returned a moment later.
-func (s *Server) Stop(ctx context.Context) error {
+// Drain has the server say that it ends: its Probe, Ready and grpc.health.v1. Calls are refused by
+// the healer, which is closed before Stop.
+func (s *Server) Drain() {
+	s.draining.Store(true)
 	s.health.Shutdown()
-	idle := s.calls.drain()
+}
+
+// handlerGrace is how long calls may take to return once they were cancelled.
+const handlerGrace = 500 * time.Millisecond
+
+// Stop closes the listeners, and the connections once all calls were answered. When ctx ends first,
+// it closes those too, which cancels the calls, and returns an error if some have not returned a
+// moment later. Streams of reflection and health concern no volume, and a health watch never ends
+// by itself.
+func (s *Server) Stop(ctx context.Context) error {
+	s.Drain()
 	graceful := make(chan struct{})
-	go func() {
+	go func() { // until the last handler has returned, which only a healer that ignores its context delays
 		defer close(graceful)
 		var both sync.WaitGroup
 		both.Go(s.grpc.GracefulStop)
@@ -204,29 +211,13 @@ func (s *Server) Stop(ctx context.Context) error {
 	case <-graceful:
 		return nil
 	case <-ctx.Done():
-	case <-idle:
-		within(ctx, streamGrace, graceful)
 	}
 	s.grpc.Stop()
 	s.gateway.Stop()
-	// GracefulStop returns once the handlers have, which ends the goroutine above. Only
-	// a healer that ignores its context outlives this wait.
-	late := context.WithoutCancel(ctx)
-	if !within(late, streamGrace, idle) {
-		return fmt.Errorf("some calls did not end in time: %w", context.Cause(ctx))
-	}
-	within(late, streamGrace, graceful)
-	return nil
-}
-
-// within waits for done, but no longer than d and ctx, and reports whether it came.
-func within(ctx context.Context, d time.Duration, done <-chan struct{}) bool {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
 	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-		return false
+	case <-graceful:
+		return nil
+	case <-time.After(handlerGrace):
+		return fmt.Errorf("some calls did not end in time: %w", context.Cause(ctx))
 	}
 }

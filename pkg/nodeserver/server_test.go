@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -139,7 +140,7 @@ func TestStopLetsRunningCallsEnd(t *testing.T) {
 	<-entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.server.Stop(testContext(t)) }()
-	for !s.server.calls.isDraining() {
+	for s.server.Ready() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	// The connection, or a call on it that was quicker than the news of its end, is refused.
@@ -200,10 +201,10 @@ func stopDuringCall(t *testing.T, obedient bool) (took time.Duration, err error)
 func TestStopIsBounded(t *testing.T) {
 	for name, obedient := range map[string]bool{"a healer that obeys": true, "a healer that does not": false} {
 		took, err := stopDuringCall(t, obedient)
-		for try := 1; (took > 3*streamGrace || obedient != (err == nil)) && try < 10; try++ { // a busy machine may keep it from ending in time
+		for try := 1; (took > 3*handlerGrace || obedient != (err == nil)) && try < 10; try++ { // a busy machine may keep it from ending in time
 			took, err = stopDuringCall(t, obedient)
 		}
-		if took > 3*streamGrace || obedient != (err == nil) {
+		if took > 3*handlerGrace || obedient != (err == nil) {
 			t.Errorf("%s: after %s: %v", name, took, err)
 		}
 	}
@@ -211,10 +212,10 @@ func TestStopIsBounded(t *testing.T) {
 
 func TestIdleStreamsDoNotHoldTheServer(t *testing.T) {
 	took, err := stopWithIdleStreams(t)
-	for try := 1; (took > 2*streamGrace || err != nil) && try < 10; try++ { // a busy machine may keep it from being said in time
+	for try := 1; (took > time.Second || err != nil) && try < 10; try++ { // a busy machine may keep it from being said in time
 		took, err = stopWithIdleStreams(t)
 	}
-	if took > 2*streamGrace || err != nil {
+	if took > time.Second || err != nil {
 		t.Errorf("the watcher is not told: %v; the server stopped after %s", err, took)
 	}
 }
@@ -240,16 +241,16 @@ func stopWithIdleStreams(t *testing.T) (took time.Duration, err error) {
 	if _, err := reflect.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, started := testContext(t), time.Now()
-	if err := s.server.Stop(ctx); err != nil || ctx.Err() != nil {
-		t.Errorf("%v, after all of the time: %v", err, ctx.Err())
-	}
+	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
+	defer cancel()
+	started := time.Now()
+	stopped := s.server.Stop(ctx)
 	took = time.Since(started)
 	got, err := watch.Recv()
 	if err == nil && got.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("the watcher got %v", got)
 	}
-	return took, err
+	return took, cmp.Or(stopped, err)
 }
 
 func TestStopBeforeServe(t *testing.T) {
@@ -284,7 +285,7 @@ func TestIdentity(t *testing.T) {
 	if ready, err := client.Probe(ctx, &identity.ProbeRequest{}); err != nil || !ready.GetReady().GetValue() {
 		t.Errorf("got %v, %v", ready, err)
 	}
-	s.server.calls.drain()
+	s.server.Drain()
 	if ready, err := client.Probe(ctx, &identity.ProbeRequest{}); err != nil || ready.GetReady().GetValue() {
 		t.Errorf("while stopping: got %v, %v", ready, err)
 	}

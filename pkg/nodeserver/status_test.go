@@ -131,12 +131,3 @@ func TestServerThatIsOff(t *testing.T) {
 		}
 	}
 }
-
-func TestCallWhileDraining(t *testing.T) {
-	h := &fakeHealer{}
-	s := serve(t, testConfig(h))
-	s.server.calls.drain()
-	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Aborted || len(h.volumes()) != 0 {
-		t.Errorf("got %v", err)
-	}
-}
