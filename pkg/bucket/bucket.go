@@ -100,8 +100,11 @@ func readDir(dir string) (b Bucket, err error) {
 	case awsKey != "":
 		b.Region = cmp.Or(file("AWS_REGION"), file("AWS_DEFAULT_REGION"))
 		domain := ".amazonaws.com"
-		if strings.HasPrefix(b.Region, "cn-") {
-			domain += ".cn"
+		switch {
+		case strings.HasPrefix(b.Region, "cn-"):
+			domain = ".amazonaws.com.cn"
+		case strings.HasPrefix(b.Region, "eusc-"):
+			domain = ".amazonaws.eu"
 		}
 		b.Endpoint = cmp.Or(file("AWS_ENDPOINT_URL_S3"), file("AWS_ENDPOINT_URL"), "https://s3."+b.region()+domain)
 		b.AccessKeyID, b.SecretAccessKey, b.SessionToken = Secret(awsKey), Secret(file("AWS_SECRET_ACCESS_KEY")), Secret(file("AWS_SESSION_TOKEN"))

@@ -58,6 +58,10 @@ func TestReadDir(t *testing.T) {
 			files: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "cn-north-1"},
 			want:  Bucket{Endpoint: "https://s3.cn-north-1.amazonaws.com.cn", Region: "cn-north-1", AccessKeyID: "id", SecretAccessKey: "key"},
 		},
+		"AWS, the European Sovereign Cloud": {
+			files: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eusc-de-east-1"},
+			want:  Bucket{Endpoint: "https://s3.eusc-de-east-1.amazonaws.eu", Region: "eusc-de-east-1", AccessKeyID: "id", SecretAccessKey: "key"},
+		},
 		"AWS, elsewhere": {
 			files: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_DEFAULT_REGION": "r", "AWS_ENDPOINT_URL": "http://s3", "AWS_ENDPOINT_URL_S3": "http://s3-only", "AWS_CREDENTIAL_EXPIRATION": "soon"},
 			want:  Bucket{Endpoint: "http://s3-only", Region: "r", AccessKeyID: "id", SecretAccessKey: "key"},

@@ -24,7 +24,8 @@ const (
 )
 
 // Provider makes a provider for a driver of S3 volumes that builds the healer in (package
-// nodehealer): of returns the bucket of a volume, and false for one that has none. Nothing of
+// nodehealer): of returns the bucket of a volume, and false for one that has none, or one that is
+// not supported (docs/buckets.md), which would be a failure of the provider at each check. Nothing of
 // it is asked of a request. Never build it into node-healer, which has no tenant's keys.
 func Provider(of func(healer.Case) (Bucket, bool)) func(healer.Tools) healer.Provider {
 	return func(healer.Tools) healer.Provider { return &provider{of: of, asked: map[Bucket]*memory{}} }
