@@ -146,7 +146,7 @@ func listClaims(c *cobra.Command, flags clusterFlags, everywhere bool, output st
 	t.row("", "NAMESPACE", "CLAIM", "HEALTH", "NODE", "SINCE", "CHECKED")
 	for _, one := range claims {
 		says := one.State
-		if checked, err := time.Parse(time.RFC3339, one.LastChecked); says != "" && (err != nil || time.Since(checked) >= why.StaleAfter) {
+		if checked, err := time.Parse(time.RFC3339, one.LastChecked); says != "" && (err != nil || time.Since(checked) >= volumehealth.StaleAfter) {
 			says += ", not checked since " + cmp.Or(one.LastChecked, "?") // the last word of a node that is down is no news
 		}
 		t.row(cmp.Or(one.State, "not checked"), one.Namespace, one.Claim, says, one.Node, one.Since, one.LastChecked)

@@ -231,9 +231,6 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 	})
 }
 
-// staleAfter is more than twice as long as a node takes to write the annotation anew.
-const staleAfter = 3 * time.Hour
-
 // saidSick returns what nodes say of a claim whose volume is sick there. Who may write the
 // claim may write that, too.
 func saidSick(annotations map[string]string) (all []volumehealth.Value) {
@@ -242,7 +239,7 @@ func saidSick(annotations map[string]string) (all []volumehealth.Value) {
 		if !strings.HasPrefix(key, volumehealth.Annotation) || json.Unmarshal([]byte(text), &value) != nil || value.State != volumehealth.Unhealthy {
 			continue
 		}
-		if checked, err := time.Parse(time.RFC3339, value.LastChecked); err != nil || time.Since(checked) < staleAfter {
+		if checked, err := time.Parse(time.RFC3339, value.LastChecked); err != nil || time.Since(checked) < volumehealth.StaleAfter {
 			all = append(all, value)
 		}
 	}

@@ -4,9 +4,15 @@
 // internal/controller/csiaddons/volumehealth_cleanup_controller.go.
 package volumehealth
 
+import "time"
+
 // Annotation is on a claim once for every node that uses it, with the node's UID at its
 // end. The CSI-Addons controller removes those whose LastChecked is old.
 const Annotation = "csiaddons.openshift.io/volumehealth."
+
+// StaleAfter is how old LastChecked is of a node that has the volume no more: more than twice as long
+// as node-healer takes to write it anew.
+const StaleAfter = 3 * time.Hour
 
 // The states of a volume.
 const (

@@ -96,9 +96,6 @@ func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	p.well = append(p.well, p.health(ctx, claim))
 }
 
-// StaleAfter is more than twice as long as a node that has the volume takes to write anew.
-const StaleAfter = 3 * time.Hour
-
 // health says what the nodes say of a claim's volume: by their annotations, and by the last
 // VolumeHealJob where that is newer. It returns when the pod's node last called it healthy.
 func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim) (well time.Time) {
@@ -114,7 +111,7 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 			checked = at
 		}
 		switch {
-		case said.Node != p.pod.Spec.NodeName && (err != nil || time.Since(at) >= StaleAfter):
+		case said.Node != p.pod.Spec.NodeName && (err != nil || time.Since(at) >= volumehealth.StaleAfter):
 			// The node had the volume once, and nothing takes away what it said last.
 		case said.State != volumehealth.Healthy:
 			sick = append(sick, fmt.Sprintf("%s on node %s since %s, checked %s", said.State, said.Node, said.Since, said.LastChecked))

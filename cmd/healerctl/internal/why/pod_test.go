@@ -131,7 +131,7 @@ func TestUnhealthyBefore(t *testing.T) {
 		node string
 		ago  time.Duration
 		sick bool
-	}{{"there", StaleAfter, false}, {"there", time.Hour, true}, {"here", StaleAfter, true}} {
+	}{{"there", volumehealth.StaleAfter, false}, {"there", time.Hour, true}, {"here", volumehealth.StaleAfter, true}} {
 		p := waiting(t)
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{
 			volumehealth.Annotation + "uid": fmt.Sprintf(`{"state":"unhealthy","node":%q,"lastChecked":%q}`, c.node, time.Now().Add(-c.ago).UTC().Format(time.RFC3339)),
