@@ -218,6 +218,8 @@ func failure(err error) answer {
 		a.Code = noAnswer
 	} else if call, is := errors.AsType[*os.SyscallError](err); is {
 		a.Detail = call.Err.Error()
+	} else if record, is := errors.AsType[tls.RecordHeaderError](err); is && string(record.RecordHeader[:]) == "HTTP/" {
+		a.Detail = "the server speaks HTTP, not HTTPS"
 	}
 	return a
 }

@@ -329,6 +329,7 @@ func TestNoAnswer(t *testing.T) {
 			_ = conn.Close()
 		}
 	})
+	plain := serve(t, respond(200, nil, list))
 	for _, tc := range []struct {
 		endpoint string
 		want     healer.Reason
@@ -337,6 +338,7 @@ func TestNoAnswer(t *testing.T) {
 		{hangs.Endpoint, healer.ServerUnreachable, "no answer in 5 s"},
 		{gone.URL, healer.ServerUnreachable, "connection refused"},
 		{noHTTP.Endpoint, healer.ServerUnreachable, "no connection"},
+		{"https" + strings.TrimPrefix(plain.Endpoint, "http"), healer.ServerUnreachable, "HTTP, not HTTPS"},
 		{"http://no-such-host.invalid", healer.ServerUnreachable, "name lookup failed"},
 		{"http://169.254.169.254", BucketMisconfigured, "a link-local or metadata address"},
 		{"https://[fe80::1%25lo]:443/s3", BucketMisconfigured, "a link-local or metadata address"},
