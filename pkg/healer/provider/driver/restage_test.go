@@ -59,6 +59,9 @@ type fakeHost struct {
 	acts    []string
 	// stuck is why nothing can be mounted there.
 	stuck error
+	// asked is until when the gate had to answer, toMount how long after that the mount there may take.
+	asked   time.Time
+	toMount time.Duration
 }
 
 func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, error) {
@@ -86,7 +89,9 @@ func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []facts.Mount, r
 	return nil
 }
 
-func (h *fakeHost) MountDead(_ context.Context, _ string, _ facts.Mount, place bool) (placed, changed bool, err error) {
+func (h *fakeHost) MountDead(ctx context.Context, _ string, _ facts.Mount, place bool) (placed, changed bool, err error) {
+	until, _ := ctx.Deadline()
+	h.toMount = until.Sub(h.asked)
 	if h.stuck != nil {
 		return false, false, h.stuck
 	}
@@ -437,6 +442,26 @@ func TestRestageNotWanted(t *testing.T) {
 				t.Errorf("the driver's answer is %+v", answer)
 			}
 		})
+	}
+}
+
+// While the path is bare an API that is slow neither keeps it so nor takes the time in which it gets a
+// dead mount.
+func TestRestageSlowAPI(t *testing.T) {
+	p, h, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error { return errInternal })
+	var left []time.Duration
+	_ = restageStep(t, p, dead()).Run(t.Context(), func(ctx context.Context) error {
+		h.asked, _ = ctx.Deadline()
+		if h.mounted == "" {
+			left = append(left, time.Until(h.asked))
+		}
+		return nil
+	})
+	if len(left) != 2 || max(left[0], left[1]) > wantedTimeout {
+		t.Errorf("while the path is bare the API may take %s", left)
+	}
+	if h.mounted != "dead" || h.toMount < finishTimeout/4 {
+		t.Errorf("an API that takes its time leaves %s to mount, and the path has %q", h.toMount, h.mounted)
 	}
 }
 

@@ -203,7 +203,7 @@ func (s *staging) unmountDead(ctx context.Context) error {
 
 // stage calls the driver, and returns what its error is for the engine.
 func (s *staging) stage(ctx context.Context) error {
-	if err := s.revalidate(ctx); err != nil {
+	if err := s.wanted(ctx); err != nil {
 		return err
 	}
 	if err := healer.RecordCall(ctx, s.conn.pid, s.conn.each); err != nil {
@@ -213,8 +213,23 @@ func (s *staging) stage(ctx context.Context) error {
 	return s.driverError(s.c, healer.Restage, s.conn.pid, s.with, err)
 }
 
-// finishTimeout is how long it may take to find out what is at the staging path in the end.
-const finishTimeout = 10 * time.Second
+// wanted asks the gate once more. While the path is bare an API that is slow counts as one that does not
+// answer: a pod or the driver could write to the directory beneath for as long as it takes.
+func (s *staging) wanted(ctx context.Context) error {
+	if s.bare {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wantedTimeout)
+		defer cancel()
+	}
+	return s.revalidate(ctx)
+}
+
+// finishTimeout is how long it may take to find out what is at the staging path in the end,
+// wantedTimeout how long the gate may take while the path is bare: the worker that mounts needs the rest.
+const (
+	finishTimeout = 10 * time.Second
+	wantedTimeout = finishTimeout / 2
+)
 
 // finish leaves no bare staging path behind that a pod still wants: kubelet and the driver
 // would publish the directory beneath. Nothing that the driver answers is believed but an
@@ -222,7 +237,8 @@ const finishTimeout = 10 * time.Second
 func (s *staging) finish(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	unwanted := s.revalidate(ctx)
+	s.bare = true // the driver may have taken the dead mount off, too
+	unwanted := s.wanted(ctx)
 	// An API that does not answer, a mode that was changed meanwhile and a drain say nothing of
 	// whether a pod wants the volume. The path was not bare before: it gets back what is dead, which
 	// kubelet unstages as well, and no pod the directory beneath.
