@@ -207,8 +207,8 @@ func stateDir(dir string) examined {
 		return examined{"state", missing, fmt.Sprintf("%s: %v: the server keeps records and the audit log in %s, which has to be writable and survive a restart", there, err, dir)}
 	}
 	err = unix.Statfs(there, &space)
-	switch { // a filesystem without a limit has zero of both
-	case err == nil && space.Blocks > 0 && space.Bavail == 0:
+	switch { // a filesystem without a limit has zero of both; Bavail lacks what is kept for root, which the server is
+	case err == nil && space.Blocks > 0 && space.Bfree == 0:
 		return examined{"state", missing, "no space is left at " + there + ": no heal begins that the audit log cannot hold"}
 	case err == nil && space.Files > 0 && space.Ffree == 0:
 		return examined{"state", missing, "no inodes are left at " + there + ": no record and no audit log can be made"}
