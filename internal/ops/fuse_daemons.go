@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,22 +31,14 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	if err := (thread{}).visit(func(m facts.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
 		return a, err
 	}
-	pids = s.fewestFirst(pids)
+	pids, pods := s.fewestFirst(pids)
 	a.Cut = s.cut
 	read := map[int]bool{initPID: true}
 	var connected []connections
-	times := podTimes{spent: map[string]time.Duration{}}
-	each(s, pids, func(pid int) connections {
-		if times.over(s, pid) {
-			return connections{unread: true}
-		}
-		began := time.Now()
-		found := s.connectionsOf(pid)
-		times.add(s, pid, time.Since(began))
-		return found
-	}, func(pid int, found connections, ok bool) {
+	spent := map[string]time.Duration{}
+	take := func(pid int, found connections, ok bool) {
 		if !ok { // what was begun for it may never end
-			times.add(s, pid, podTime)
+			spent[pods[pid]] = givenUp
 		}
 		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold
@@ -63,7 +54,21 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 				}
 			}
 		}
-	})
+	}
+	// A pod that takes long is read in turn with others, as a healthy one may have hundreds of daemons.
+	for limit, left := itemTimeout, pids; limit < givenUp; limit *= 2 {
+		var later []int
+		for _, pid := range left {
+			pod, began := pods[pid], time.Now()
+			if spent[pod] >= limit || !began.Before(s.end) {
+				later = append(later, pid)
+				continue
+			}
+			each(s, []int{pid}, s.connectionsOf, take)
+			spent[pod] += time.Since(began)
+		}
+		left = later
+	}
 	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(s.proc)) {
 		a.Untold = 0 // the kernel tells connections, so these devices are of none
 	}
@@ -78,62 +83,36 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	return a, nil
 }
 
+// givenUp is more than any budget: no process of a pod is begun any more after one that was given up.
+const givenUp = time.Hour
+
 // fewestFirst sorts processes by how many descriptors they have (the size of /proc/<pid>/fd, Linux
 // 6.2): a tenant's process may have a million, and those must not use up the time for the daemons
-// of others.
-func (s *scan) fewestFirst(pids []int) []int {
+// of others. It also returns the pod of each, or its cgroup where it is in none. What is read of an
+// open file takes as long as it has locks, of which a tenant may set any number, so those of a pod
+// that took long wait for those of others. Nor may its processes have many such reads go on at once:
+// the kernel keeps the text of all locks of one in memory that counts as this worker's.
+func (s *scan) fewestFirst(pids []int) (sorted []int, pods map[int]string) {
+	type share struct {
+		descriptors int64
+		pod         string
+	}
 	descriptors := make(map[int]int64, len(pids))
-	each(s, pids, func(pid int) (st unix.Stat_t) {
+	pods = make(map[int]string, len(pids))
+	each(s, pids, func(pid int) (p share) {
 		_ = s.proc.inThread(pid, func(dir string) error { // fails if it has ended
-			return unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW)
+			var st unix.Stat_t
+			err := unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW)
+			text, _ := s.proc.read(dir+"/cgroup", 8<<10)
+			w := WorkloadIn(string(text))
+			p = share{st.Size, cmp.Or(w.PodUID, w.Dir)}
+			return err
 		})
-		return st
-	}, func(pid int, st unix.Stat_t, _ bool) { descriptors[pid] = st.Size })
-	sorted := slices.Clone(pids) // a goroutine that each left behind may still read pids
+		return p
+	}, func(pid int, p share, _ bool) { descriptors[pid], pods[pid] = p.descriptors, p.pod })
+	sorted = slices.Clone(pids) // a goroutine that each left behind may still read pids
 	slices.SortStableFunc(sorted, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
-	return sorted
-}
-
-// podTime is how long all processes of one pod, or of one other cgroup, may take. What is read of an
-// open file takes as long as it has locks, of which a tenant may set any number, and its processes
-// must neither use up the time for the daemons of others nor have many such reads go on at once: the
-// kernel keeps the text of all locks of one in memory that counts as this worker's.
-const podTime = 4 * itemTimeout
-
-// podTimes has what each pod or other cgroup has taken of podTime.
-type podTimes struct {
-	mu    sync.Mutex
-	spent map[string]time.Duration
-	// some is true when there is one that has taken it all.
-	some bool
-}
-
-// add counts what was not short: most processes take a fraction of that, and their cgroup is not read.
-func (p *podTimes) add(s *scan, pid int, d time.Duration) {
-	if d < time.Millisecond {
-		return
-	}
-	key := s.podOf(pid)
-	if key == "" {
-		return // it has ended, or is in no cgroup of its own
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.spent[key] += d
-	p.some = p.some || p.spent[key] >= podTime
-}
-
-func (p *podTimes) over(s *scan, pid int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.some && p.spent[s.podOf(pid)] >= podTime
-}
-
-// podOf returns the UID of a process's pod, or its cgroup where it is in none.
-func (s *scan) podOf(pid int) string {
-	text, _ := s.proc.read(strconv.Itoa(pid)+"/cgroup", 8<<10) // it may have ended
-	w := WorkloadIn(string(text))
-	return cmp.Or(w.PodUID, w.Dir)
+	return sorted, pods
 }
 
 // connections are the FUSE connections whose devices a process has open.
