@@ -95,6 +95,9 @@ func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.Nod
 		for _, c := range cures[entry.GetReason()] {
 			found = append(found, finding{entry.GetReason(), entry.GetMessage(), c.NewStage, types.UID(c.NewPod)})
 		}
+		if all := cures[entry.GetReason()]; len(all) > 1 {
+			cures[entry.GetReason()] = all[:1] // a node that was taken over would multiply entries of one reason by its cures
+		}
 		if entry.GetReason() != reasonUnjudged {
 			verdict = "abnormal: "
 		}
