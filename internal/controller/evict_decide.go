@@ -48,8 +48,8 @@ type evidence struct {
 	notReady string
 	// twins are the other PersistentVolumes of the same driver and handle.
 	twins []string
-	// sick are the claims whose annotations say unhealthy, of volumes that are or may be the driver's.
-	sick []string
+	// sick is how many claims' annotations say unhealthy, of volumes that are or may be the driver's.
+	sick int
 	// fences are the NetworkFences that fence or may fence.
 	fences []fence
 	// asked is what the node said of the volume.
@@ -357,10 +357,11 @@ func (e *evidence) notEnded(found []finding) string {
 	return ""
 }
 
-// backendSick: with many sick volumes it is the storage, and new pods would end there, too.
+// backendSick: with many sick volumes it is the storage, and new pods would end there, too. Most are
+// of namespaces that the job's users may not read, so none is named.
 func (e *evidence) backendSick() string {
-	if len(e.sick) > maxSick {
-		return fmt.Sprintf("more than %d volumes of driver %s are sick, or may be, so it is the storage: %s", maxSick, e.volume.pv.Spec.CSI.Driver, strings.Join(e.sick[:maxSick+1], ", "))
+	if e.sick > maxSick {
+		return fmt.Sprintf("more than %d volumes of driver %s are sick, or may be (by the annotations on claims), so it is the storage", maxSick, e.volume.pv.Spec.CSI.Driver)
 	}
 	return ""
 }

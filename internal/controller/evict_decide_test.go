@@ -24,7 +24,7 @@ func goodEvidence() *evidence {
 		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, class: &storagev1.StorageClass{},
 		driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}},
 		node:   theNode("node-1"), pods: []corev1.Pod{*appPod("node-1", "a")},
-		daemons: []appsv1.DaemonSet{set}, sick: []string{"ns/claim", "ns/b", "ns/c"}, fences: []fence{{"other", []string{"10.0.0.8/32"}}},
+		daemons: []appsv1.DaemonSet{set}, sick: maxSick, fences: []fence{{"other", []string{"10.0.0.8/32"}}},
 		asked: answered(true, "abnormal"),
 	}
 	e.asked.found = []finding{shutdown}
@@ -240,7 +240,7 @@ var evictionRefusals = map[string]struct {
 		"FilesystemShutdown is not among the reasons",
 	},
 	"four volumes of the backend": {
-		func(e *evidence) { e.sick = append(e.sick, "ns/d") },
+		func(e *evidence) { e.sick++ },
 		"more than 3 volumes of driver driver",
 	},
 }

@@ -212,11 +212,11 @@ func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 	searched := map[string]int{}
 	return r.eachClaim(ctx, func(claim *metav1.PartialObjectMetadata) error {
-		if len(e.sick) > maxSick || len(saidSick(claim.Annotations)) == 0 {
+		if e.sick > maxSick || len(saidSick(claim.Annotations)) == 0 {
 			return nil
 		}
 		if searched[claim.Namespace]++; searched[claim.Namespace] > maxSearched {
-			e.sick = append(e.sick, claim.Namespace+"/"+claim.Name)
+			e.sick++
 			return nil
 		}
 		v, err := r.readVolume(ctx, claim.Namespace, claim.Name)
@@ -225,7 +225,7 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 		case err != nil:
 			return err
 		case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver:
-			e.sick = append(e.sick, claim.Namespace+"/"+claim.Name)
+			e.sick++
 		}
 		return nil
 	})

@@ -72,8 +72,11 @@ var evidenceCases = map[string]struct {
 	},
 	"three more are sick": {
 		func(w *evictWorld) {
-			for i := range 4 {
-				w.create(sickVolume(fmt.Sprint("c", i), "driver")...)
+			for i := range 4 { // of another tenant
+				o := sickVolume(fmt.Sprint("c", i), "driver")
+				o[0].SetNamespace("secret")
+				o[1].(*corev1.PersistentVolume).Spec.ClaimRef.Namespace = "secret"
+				w.create(o...)
 			}
 		},
 		"more than 3 volumes",
@@ -91,7 +94,7 @@ var evidenceCases = map[string]struct {
 				w.create(sickVolume(fmt.Sprint("c", i), "other")...)
 			}
 		},
-		"may be, so it is the storage",
+		"or may be (by",
 	},
 	"a fence":     {func(w *evictWorld) { w.create(networkFence("f", "Fenced", "10.0.0.7/32")) }, "NetworkFence f"},
 	"one may go":  {func(w *evictWorld) { w.create(networkFence("f", "", "10.0.0.7/32")) }, "NetworkFence f"},
@@ -163,10 +166,14 @@ func TestEvidenceIsRead(t *testing.T) {
 				w := newEvictWorld(t)
 				w.update("ns", "job", &v1alpha1.VolumeHealJob{}, func(o client.Object) { o.(*v1alpha1.VolumeHealJob).Spec.DryRun = true })
 				tc.change(w)
+				job := w.runs()
 				if tc.why == "" {
-					says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonWouldEvict, "")
+					says(t, job, v1alpha1.ResultSucceeded, ReasonWouldEvict, "")
 				} else {
-					says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionRefused, tc.why)
+					says(t, job, v1alpha1.ResultFailed, ReasonEvictionRefused, tc.why)
+				}
+				if text := fmt.Sprint(job.Status.Conditions); strings.Contains(text, "secret") {
+					t.Errorf("who may not read namespace secret reads %s", text)
 				}
 				w.clean()
 			})
