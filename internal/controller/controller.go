@@ -37,7 +37,8 @@ type Config struct {
 	Gateways    Gateways
 	// ConfigMap has the cluster's settings, in the namespace of the gateways.
 	ConfigMap string
-	// MaxCalls bounds the calls at one time, MaxCallsPerNode those to one node.
+	// MaxCalls bounds the calls at one time, of which jobs of one namespace make half,
+	// MaxCallsPerNode those to one node.
 	MaxCalls, MaxCallsPerNode int
 }
 
@@ -45,7 +46,7 @@ type Config struct {
 func New(cfg Config) *Reconciler {
 	return &Reconciler{
 		cfg: cfg, nodes: newGateways(cfg.Reader, cfg.Writer, cfg.Gateways), metrics: newMetrics(cfg.Metrics),
-		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), pages: semaphore.NewWeighted(1),
+		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), namespaces: newSlots((cfg.MaxCalls + 1) / 2), pages: semaphore.NewWeighted(1),
 	}
 }
 

@@ -29,15 +29,16 @@ type Reconciler struct {
 	cfg   Config
 	nodes caller
 	metrics
-	// claims has the claims that a job works on, calls the calls to each node.
-	claims, calls *slots
+	// claims has the claims that a job works on, calls the calls to each node, and namespaces the
+	// jobs at work of each namespace.
+	claims, calls, namespaces *slots
 	// pages has those who read pods take turns.
 	pages *semaphore.Weighted
 }
 
 const (
-	// busyDelay is how long a job waits before it asks again for its claim, or for a
-	// call to its node, on average.
+	// busyDelay is how long a job waits before it asks again for a worker, for its claim, or
+	// for a call to its node, on average.
 	busyDelay = time.Second
 	// podDelay is how long a job waits before it looks again for a pod that will run.
 	podDelay = 2 * time.Second
@@ -53,6 +54,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.cfg.Writer.Get(ctx, req.NamespacedName, job); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	// Half of the workers are for other namespaces, however long this one's volumes and lists of pods take.
+	if !r.namespaces.take(job.Namespace) {
+		return later(busyDelay), nil
+	}
+	defer r.namespaces.giveBack(job.Namespace)
 	claim := job.Namespace + "/" + job.Spec.Target.PersistentVolumeClaim
 	if !r.claims.take(claim) {
 		return later(busyDelay), nil

@@ -185,6 +185,37 @@ func TestOneCallForAClaimAtATime(t *testing.T) {
 	})
 }
 
+// TestNamespaceLeavesWorkersToOthers: a job that finds half of them at work for its namespace
+// comes back later.
+func TestNamespaceLeavesWorkersToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var objects []client.Object
+		for _, name := range []string{"1", "2", "3", "4", "5"} {
+			pod, job := podOn("node-"+name, name), aJob(name)
+			pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, job.Spec.Target.PersistentVolumeClaim = name, name
+			objects = append(append(objects, pod, job), sickVolume(name, "driver")...)
+		}
+		w := newWorld(t, objects...)
+		release := make(chan struct{})
+		w.nodes.during = func(string) { <-release }
+		for _, name := range []string{"1", "2", "3", "4"} {
+			go w.reconcile(name)
+		}
+		synctest.Wait()
+		var last ctrl.Result
+		go func() { last = w.reconcile("5") }()
+		synctest.Wait()
+		if last.RequeueAfter == 0 || len(w.nodes.calls) != 4 {
+			t.Errorf("%d calls, again after %v", len(w.nodes.calls), last.RequeueAfter)
+		}
+		close(release)
+		synctest.Wait()
+		if job := w.run("5"); job.Status.Result != v1alpha1.ResultSucceeded {
+			t.Errorf("got %+v", job.Status)
+		}
+	})
+}
+
 func TestNodeIsNotCalledMoreOftenThanAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
