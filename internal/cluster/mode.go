@@ -65,9 +65,8 @@ func (c *Cluster) mode(w *view) effectiveMode {
 	}
 	limit := func(kind string, o metav1.Object) {
 		value, set := o.GetAnnotations()[clustersettings.ModeAnnotation]
-		of := effectiveMode{by: w.name(kind, o) + ", annotation " + clustersettings.ModeAnnotation}
-		if of.mode, of.err = parseMode(value); set && of.mode < e.mode {
-			e = of
+		if mode, err := parseMode(value); set && mode < e.mode {
+			e = effectiveMode{mode, w.name(kind, o) + ", annotation " + clustersettings.ModeAnnotation, err}
 		}
 	}
 	if w.node != nil {

@@ -71,6 +71,7 @@ func TestStrictestModeCounts(t *testing.T) {
 		}
 		pv, claim := kubetest.Volume("pv-1")
 		w := &view{
+			c:        c,
 			settings: defaultSettings(),
 			node:     says(kubetest.Node(), said[0]), pods: []*corev1.Pod{says(kubetest.Pod("app", claim), said[4])},
 			volumes: []boundVolume{{pv: says(pv, said[2]), claim: says(claim, said[3]), class: says(aClass("fast"), said[1]), matches: true}},

@@ -131,12 +131,18 @@ func (w *view) name(kind string, o metav1.Object) string {
 }
 
 // namespace returns the namespace of the volume's claim, or of its pod if it has no
-// claim; empty: objects of several namespaces share the volume.
+// claim; empty: objects of several namespaces share the volume. What is refused at one pod's target
+// is said to all pods of the volume, so all PersistentVolumes that are known of it count.
 func (w *view) namespace() string {
 	var all []string
 	for _, b := range w.volumes {
 		if ref := b.pv.Spec.ClaimRef; ref != nil {
 			all = append(all, ref.Namespace)
+		}
+	}
+	for _, name := range w.c.reader.volumesWith(w.volume.handle) {
+		if pv, _, _ := last(w.c.reader, volumeKind, "", name); pv != nil && pv.Spec.ClaimRef != nil && w.volume.matches(pv) {
+			all = append(all, pv.Spec.ClaimRef.Namespace)
 		}
 	}
 	for _, p := range w.pods {
