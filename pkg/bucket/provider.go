@@ -19,8 +19,6 @@ const (
 	askAgain = 10 * time.Second
 	// leastTime is how long a server has at least: a caller's time may be spent on other things.
 	leastTime = time.Second
-	// forgotten is how old an answer is that no volume asks for any more.
-	forgotten = 24 * time.Hour
 )
 
 // Provider makes a provider for a driver of S3 volumes that builds the healer in (package
@@ -117,13 +115,13 @@ func (p *provider) ask(ctx context.Context, m *memory, b Bucket) (answer, error)
 	return ask(ctx, b)
 }
 
-// memoryOf returns what is known of an access. It drops those that were not asked for a day:
+// memoryOf returns what is known of an access. It drops those whose answer counts no longer: mostly
 // their volumes are gone, or their keys were replaced.
 func (p *provider) memoryOf(b Bucket) *memory {
 	key := b
 	key.Expires = time.Time{} // equal times may differ as values
 	if p.asked[key] == nil {
-		maps.DeleteFunc(p.asked, func(_ Bucket, m *memory) bool { return m.asking == nil && time.Since(m.at) > forgotten })
+		maps.DeleteFunc(p.asked, func(_ Bucket, m *memory) bool { return m.asking == nil && time.Since(m.at) > askEvery })
 		p.asked[key] = &memory{}
 	}
 	return p.asked[key]

@@ -179,3 +179,13 @@ func TestProviderSharesNoAnswer(t *testing.T) {
 		t.Errorf("%d answers are kept", len(p.asked))
 	}
 }
+
+// TestReplacedKeysAreForgotten as soon as their answer counts for nobody: who may write a Secret may
+// have another one, with a megabyte of certificates, at each check.
+func TestReplacedKeysAreForgotten(t *testing.T) {
+	p := &provider{asked: map[Bucket]*memory{{Name: "old"}: {at: time.Now().Add(-askEvery - time.Minute)}, {Name: "late"}: {at: time.Now().Add(-time.Minute)}}}
+	p.memoryOf(Bucket{Name: "new"})
+	if len(p.asked) != 2 || p.asked[Bucket{Name: "late"}] == nil {
+		t.Errorf("%d are kept", len(p.asked))
+	}
+}
