@@ -195,8 +195,8 @@ func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst ou
 		if i == 0 || o.weight() > worst.weight() {
 			worst = o
 		}
-		if o.code == "" {
-			break // no call was made, and none would be
+		if o.code == "" || o.code == codes.DeadlineExceeded.String() {
+			break // no call was made, or the node is silent: so it would be for the next pod, for as long again
 		}
 	}
 	return worst

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,6 +39,18 @@ func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
 		}
 		if job.Status.Answered != "2/2" || job.Status.StartTime == nil || job.Status.CompletionTime == nil || ptr.Deref(job.Status.Abnormal, true) {
 			t.Errorf("got %+v", job.Status)
+		}
+	})
+}
+
+// A node that does not answer keeps a job no longer because many of its pods use the volume.
+func TestSilentNodeIsAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"), podOn("node-1", "b"))
+		w.nodes.answers = []outcome{failed(status.Error(codes.DeadlineExceeded, ""), nil)}
+		w.reconcile("job")
+		if len(w.nodes.calls) != 1 {
+			t.Errorf("called %d times", len(w.nodes.calls))
 		}
 	})
 }
