@@ -33,7 +33,7 @@ func procTree(t *testing.T, processes map[int]map[string]string) procfs {
 					must(t, unix.Close(fd))
 				}
 			})
-		case text == "SLOW": // whoever reads it waits
+		case text == "SLOW": // its reader waits
 			must(t, unix.Mkfifo(name, 0o600))
 			go func() {
 				if fd, err := unix.Open(name, unix.O_WRONLY, 0); err == nil { // has been opened by a reader

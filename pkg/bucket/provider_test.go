@@ -180,7 +180,7 @@ func TestProviderSharesNoAnswer(t *testing.T) {
 	}
 }
 
-// TestReplacedKeysAreForgotten as soon as their answer counts for nobody: who may write a Secret may
+// TestReplacedKeysAreForgotten as soon as their answer counts no longer: who may write a Secret may
 // have another one, with a megabyte of certificates, at each check.
 func TestReplacedKeysAreForgotten(t *testing.T) {
 	p := &provider{asked: map[Bucket]*memory{{Name: "old"}: {at: time.Now().Add(-askEvery - time.Minute)}, {Name: "late"}: {at: time.Now().Add(-time.Minute)}}}
