@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"helm.sh/helm/v3/pkg/strvals"
+
+	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
 // Each value can be changed, and shows where it should: in the object of that name and
@@ -73,6 +75,22 @@ func TestKubeletRootIsChangedEverywhere(t *testing.T) {
 	set := text(t, changed["DaemonSet/node-healer"])
 	if strings.Contains(set, "/var/lib/kubelet") || strings.Count(set, "/data/kubelet") != 3 {
 		t.Errorf("the flag, the volume and its mount are not all changed: %s", set)
+	}
+}
+
+// Each setting of docs/policy.md can be a value.
+func TestSchemaTakesEachSetting(t *testing.T) {
+	for _, key := range clustersettings.Keys {
+		text := "text of " + key
+		if key == clustersettings.Mode {
+			text = clustersettings.ModeHeal
+		}
+		changed, err := render(t, values{"settings": values{key: text}})
+		if err != nil {
+			t.Errorf("%s is refused: %v", key, err)
+		} else if got := changed["ConfigMap/node-healer"]["data"].(values)[key]; got != text {
+			t.Errorf("%s is %v", key, got)
+		}
 	}
 }
 
