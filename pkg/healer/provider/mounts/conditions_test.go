@@ -1,12 +1,14 @@
 package mounts
 
 import (
+	"path"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
 	"github.com/csi-addons/node-healer/test/harness/cases"
@@ -25,6 +27,22 @@ func TestFilesOfABareTargetAreSavedFirst(t *testing.T) {
 	}
 	got, want := healer.Diagnosis{Conditions: f.Conditions}.Advice(), healer.FilesInTheWay("").Advice
 	if !slices.Equal(got, []string{want}) {
+		t.Errorf("advises %q", got)
+	}
+}
+
+// TestNothingIsRemovedAtAPathOfTheCallersAlone: a directory above a mount of the volume (kubelet's, with
+// "/mount" forgotten), or in it, is neither mounted nor empty.
+func TestNothingIsRemovedAtAPathOfTheCallersAlone(t *testing.T) {
+	named := func(c *healer.Case) {
+		p := &c.MountPoints[0]
+		p.Path, p.Want, p.Layout = path.Dir(p.Path), nil, layout.Path{}
+	}
+	f, err := New(&scribe{}).Examine(cases.With(cases.Lost, writtenInto, named)())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := (healer.Diagnosis{Conditions: f.Conditions}).Advice(); !slices.Equal(got, []string{adviceNamed}) {
 		t.Errorf("advises %q", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -79,6 +80,7 @@ const (
 	adviceCovered   = "nothing where the driver mounts anew over a daemon that has ended, as JuiceFS does; else " + adviceRestage
 	adviceRecord    = "see what mounted it; if it is right, remove the volume's record from the state directory"
 	adviceWrong     = "see what mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
+	adviceNamed     = "see whether the path is right: neither kubelet's layout nor a record shows that the volume belongs there. Remove nothing of it"
 	adviceStacked   = "see what mounted twice, and unmount the top when no container uses it"
 )
 
@@ -117,8 +119,12 @@ func judgeEmpty(p healer.MountPoint) []healer.Condition {
 	}
 	lost := conditionAt(p, healer.Inaccessible, healer.NotMounted, adviceRepublish, "the path exists and nothing is mounted on it")
 	lost.Acute = true
+	files := healer.FilesInTheWay(p.Path)
+	if p.Want == nil && p.Layout.Kind == layout.Other { // it may be above a mount of the volume, or in it, and the files the volume's
+		lost.Advice, files.Advice, files.Message = adviceNamed, adviceNamed, "the path is not empty"
+	}
 	if p.Inspect.NotEmpty { // or the advice would be to delete the pod, and with it these files
-		return []healer.Condition{lost, healer.FilesInTheWay(p.Path)}
+		return []healer.Condition{lost, files}
 	}
 	return []healer.Condition{lost}
 }
