@@ -6,8 +6,10 @@ import (
 	"net/url"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 // ProbeSocket asks the server at an endpoint "unix:///path" whether it serves. It is for
@@ -24,7 +26,10 @@ func ProbeSocket(ctx context.Context, endpoint string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
+	switch {
+	case status.Code(err) == codes.Unauthenticated: // it serves those whom --allowed-uids names
+		return nil
+	case err != nil:
 		return fmt.Errorf("probe %s: %w", endpoint, err)
 	}
 	if s := answer.GetStatus(); s != grpc_health_v1.HealthCheckResponse_SERVING {

@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"context"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,15 @@ func TestProbeSocket(t *testing.T) {
 	}
 	close(release)
 	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProbeByOneWhoMayNotCall: kubelet's probes run as root, and --allowed-uids may name others only.
+func TestProbeByOneWhoMayNotCall(t *testing.T) {
+	cfg := testConfig(&fakeHealer{})
+	cfg.AllowedUIDs = []uint32{uint32(os.Getuid()) + 1}
+	if err := ProbeSocket(testContext(t), "unix://"+serve(t, cfg).socket); err != nil {
 		t.Error(err)
 	}
 }
