@@ -44,6 +44,8 @@ type Config struct {
 	}
 	// DriverGrace is how long heals wait for a driver that is not ready; 0: not at all.
 	DriverGrace time.Duration
+	// Silent writes nothing to the API: another program reports the same volumes.
+	Silent bool
 }
 
 // Cluster knows what the API says of this node: its pods, their claims and
@@ -82,6 +84,7 @@ func New(cfg Config) (*Cluster, error) {
 		inputs: expiring.NewLRUExpireCache(maxCached),
 	}
 	c.reporter = newReporter(client, cfg.NodeName, c)
+	c.reporter.silent = cfg.Silent
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
 	// A pod that has ended wants no volume, and may stay for ever.
 	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName),

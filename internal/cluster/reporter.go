@@ -49,6 +49,8 @@ type reporter struct {
 	node    string
 	cluster objects
 	pace    flowcontrol.RateLimiter
+	// silent has notes kept for foundSince alone.
+	silent bool
 	// queue has the volumes that may have something to send.
 	queue workqueue.TypedRateLimitingInterface[volumeKey]
 
@@ -138,6 +140,10 @@ func (r *reporter) note(report healer.Report, words func(healer.Report) string) 
 		}
 	}
 	next, messages := v.reported.after(report, conditions, words)
+	if r.silent {
+		v.reported = next
+		return
+	}
 	if r.pending+len(messages) > maxPending {
 		messages = nil // reported stays as it was, so that the next check says it
 	} else {

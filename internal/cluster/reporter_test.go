@@ -487,6 +487,24 @@ func TestNoteIsBounded(t *testing.T) {
 	}
 }
 
+// A driver's own healer writes nothing beside the node's, and knows since when a volume is sick.
+func TestSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, known := oneVolume(t)
+		r, end := reporting(t, api, known)
+		defer end()
+		r.silent = true
+		r.note(abnormal(healer.IOError), words("abnormal"))
+		time.Sleep(time.Minute)
+		if got := api.said("data"); len(got) > 0 || health(t, api, "data") != "" || r.pending > 0 {
+			t.Errorf("%q, annotated with %q", got, health(t, api, "data"))
+		}
+		if r.foundSince(volumeKey{"csi.example.com", "v"}, healer.IOError).IsZero() {
+			t.Error("does not know since when")
+		}
+	})
+}
+
 // Messages that did not fit are reported at the next checks.
 func TestDroppedMessagesAreReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -76,7 +76,7 @@ type Gate struct {
 }
 
 // Kubernetes returns the gate of a cluster. The driver's service account needs the rights
-// of deploy/daemonset/rbac.yaml.
+// of deploy/daemonset/rbac.yaml that read: it writes nothing.
 func Kubernetes(access *rest.Config, nodeName string) *Gate { return &Gate{access, nodeName} }
 
 // Healer checks and heals the volumes of one driver.
@@ -137,7 +137,7 @@ func New(cfg Config) (_ *Healer, err error) {
 	if cfg.Gate != nil {
 		if c, err = cluster.New(cluster.Config{
 			Access: cfg.Gate.access, Version: cmp.Or(cfg.Version, "unknown"), Node: parts.Node, NodeName: cfg.Gate.nodeName,
-			Namespace: cmp.Or(cfg.PolicyNamespace, setup.DefaultPodNamespace), ConfigMap: setup.DefaultConfigMap,
+			Namespace: cmp.Or(cfg.PolicyNamespace, setup.DefaultPodNamespace), ConfigMap: setup.DefaultConfigMap, Silent: true,
 		}); err != nil {
 			return nil, err
 		}
