@@ -158,7 +158,11 @@ func newRoot(isPlugin bool) *cobra.Command {
 			return usage("--endpoint: %v", err)
 		}
 		defer func() { _ = conn.Close() }()
-		return call(adminpb.NewAdminClient(conn))
+		err = call(adminpb.NewAdminClient(conn))
+		if s := status.Convert(err); (s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded) && len(s.Details()) == 0 { // gRPC's own
+			err = status.Error(s.Code(), "the server does not answer, or has ended meanwhile: see the log of node-healer's pod")
+		}
+		return err
 	}
 	add(root, newList(dial), newCheck(dial, false), newCheck(dial, true), newWhy(dial), newAudit(dial), newWatch(dial), newStatus(dial), newDoctor(dial), newExplain(dial))
 	return root

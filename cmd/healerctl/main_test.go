@@ -301,6 +301,16 @@ func TestErrorsAreInWords(t *testing.T) {
 	s := grpc.NewServer()
 	go func() { _ = s.Serve(other) }()
 	t.Cleanup(s.Stop)
+	mute, err := net.Listen("unix", filepath.Join(dir, "mute"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mute.Close() })
+	go func() {
+		for c, err := mute.Accept(); err == nil; c, err = mute.Accept() {
+			_ = c.Close()
+		}
+	}()
 	apiDown := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(apiDown, []byte("clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -313,6 +323,7 @@ func TestErrorsAreInWords(t *testing.T) {
 		{"list --endpoint=unix://" + dir + "/none", exitNoAnswer, "there is no " + dir + "/none: run healerctl on the node"},
 		{"list --endpoint=unix://" + dir + "/dead", exitNoAnswer, "nobody listens at " + dir + "/dead: "},
 		{"list --endpoint=unix://" + dir + "/other", exitNoAnswer, "or another program"},
+		{"list --endpoint=unix://" + dir + "/mute", exitNoAnswer, "healerctl: the server does not answer"},
 		{"list --endpoint=" + dir + "/none", exitUsage, "is not unix:///PATH"},
 		{"list --endpoint=unix://none", exitUsage, "is not unix:///PATH"},
 		{"check pvc/data", exitNoAnswer, "there is no kubeconfig"},
