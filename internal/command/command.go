@@ -70,10 +70,13 @@ func (l *Logging) Add(f *flag.FlagSet) {
 	f.StringVar(&l.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
 }
 
-// Check returns an error where secrets would be in the log.
+// Check returns an error where secrets would be in the log, or its format is none.
 func (l Logging) Check() error {
-	if l.Verbosity > maxVerbosity {
+	switch {
+	case l.Verbosity > maxVerbosity:
 		return fmt.Errorf("-v: %d is more than %d: tokens and Secrets would be in the log", l.Verbosity, maxVerbosity)
+	case l.Format != logText && l.Format != logJSON:
+		return fmt.Errorf("--logging-format: %q is none of %s and %s", l.Format, logText, logJSON)
 	}
 	return nil
 }
@@ -88,12 +91,8 @@ func (l Logging) set(to io.Writer) error {
 	if err := flags.Set("v", strconv.Itoa(l.Verbosity)); err != nil {
 		return err
 	}
-	switch l.Format {
-	case logText:
-	case logJSON: // log/slog has -v=4 as level -4
+	if l.Format == logJSON { // log/slog has -v=4 as level -4
 		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-l.Verbosity)})))
-	default:
-		return fmt.Errorf("--logging-format: %q is none of %s and %s", l.Format, logText, logJSON)
 	}
 	return nil
 }

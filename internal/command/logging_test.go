@@ -39,7 +39,7 @@ func TestLogAsJSON(t *testing.T) {
 }
 
 func TestUnknownLogFormat(t *testing.T) {
-	if err := (Logging{Format: "xml"}).set(io.Discard); err == nil {
+	if err := (Logging{Format: "xml"}).Check(); err == nil {
 		t.Error("taken")
 	}
 }
