@@ -44,6 +44,7 @@ func TestEachValueIsRendered(t *testing.T) {
 		"gateway.tolerations[0].key=disk":           {[]string{gateway}, `"key":"disk"`},
 		"gateway.priorityClassName=mine":            {[]string{gateway}, `"priorityClassName":"mine"`},
 		"gateway.maxUnavailable=25%":                {[]string{gateway}, `"maxUnavailable":"25%"`},
+		"gateway.seLinuxOptions.type=spc_t":         {[]string{gateway}, `"seLinuxOptions":{"type":"spc_t"}`},
 		"gateway.resources.limits.memory=1Gi":       {[]string{gateway}, `"memory":"1Gi"`},
 	} {
 		t.Run(set, func(t *testing.T) {

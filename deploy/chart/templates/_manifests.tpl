@@ -19,6 +19,7 @@ What differs from one installation to another is set on top of them.
 {{- $_ := set $pod $key (get $v $key) -}}
 {{- end -}}
 {{- with .root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end -}}
+{{- with $v.seLinuxOptions }}{{ $_ := set $pod.securityContext "seLinuxOptions" . }}{{ end -}}
 {{- $container := first $pod.containers -}}
 {{- $image := .root.Values.image -}}
 {{- $_ := set $container "image" (printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion)) -}}
