@@ -135,9 +135,7 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 	}
 	p.onClose(dir)
 	p.records = dir.Records()
-	if err := p.records.Prune(time.Now()); err != nil {
-		klog.ErrorS(err, "Cannot remove old records")
-	}
+	p.OnStop(BriefTimeout, Background(context.WithoutCancel(ctx), "old records are still removed", p.records.Prune))
 	if p.audit, err = dir.Audit(); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -130,10 +131,26 @@ func readLimited(path string) ([]byte, error) {
 // renews it every hour in which it is checked.
 const recordLifetime = 90 * 24 * time.Hour
 
+// pruneEvery is how often records are pruned, and how old a file is that a crash left incomplete: a
+// younger one may be about to be renamed.
+const pruneEvery = 24 * time.Hour
+
 // Prune removes the records of volumes that were not seen for recordLifetime, and files
-// that a crash left incomplete. Without it a node would keep a record of every volume it
-// ever had.
-func (r *Records) Prune(now time.Time) error {
+// that a crash left incomplete, until ctx ends. Without it a node would keep a record of every
+// volume it ever had: servers run for months.
+func (r *Records) Prune(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := r.prune(time.Now()); err != nil {
+			klog.Background().Error(err, "Cannot remove old records")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pruneEvery):
+		}
+	}
+}
+
+func (r *Records) prune(now time.Time) error {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		return err
@@ -148,8 +165,8 @@ func (r *Records) Prune(now time.Time) error {
 			errs = append(errs, err)
 			continue
 		}
-		old := now.Sub(info.ModTime()) > recordLifetime
-		if info.Mode().IsRegular() && (old || filepath.Ext(e.Name()) == ".new") {
+		age := now.Sub(info.ModTime())
+		if info.Mode().IsRegular() && (age > recordLifetime || age > pruneEvery && filepath.Ext(e.Name()) == ".new") {
 			errs = append(errs, os.Remove(filepath.Join(r.dir, e.Name())))
 		}
 	}
