@@ -30,6 +30,8 @@ const (
 	// automaticTTL is how long such a job stays when it has ended, in seconds. The claim gets
 	// no other one before.
 	automaticTTL = 600
+	// maxRetryDeadline is the longest that the schema takes, in seconds.
+	maxRetryDeadline = 86400
 )
 
 // search makes a job in mode Evict for each claim of which a node says that only new pods mend
@@ -65,6 +67,8 @@ func (r *Reconciler) search(ctx context.Context) error {
 			ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: automaticPrefix + string(claim.UID)},
 			Spec: v1alpha1.VolumeHealJobSpec{
 				Mode: v1alpha1.ModeEvict, Target: v1alpha1.TargetSpec{PersistentVolumeClaim: claim.Name}, TTLSecondsAfterFinished: ptr.To[int32](automaticTTL),
+				// It begins once the job has seen the volume sick for so long: another job would count anew.
+				RetryDeadlineSeconds: ptr.To(min(defaultRetryDeadline+int64(allowed.After.Seconds()), maxRetryDeadline)),
 			},
 		}
 		// A namespace has no more of them at a time than may evict pods.

@@ -122,6 +122,28 @@ func TestJobsOfOthersAlone(t *testing.T) {
 	}
 }
 
+// TestBusyWhileItWaits: a node that has no time for one question does not end a job that sees the volume
+// sick for the long time which the settings ask for; the next one would count from the start.
+func TestBusyWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 30m")))
+		w.remove(w.job("job"))
+		w.saysSick(shutDown)
+		w.name = w.searches("ns")[0]
+		busy, began := hindered(ReasonVolumeBusy, passing, "other jobs ask the node"), time.Now()
+		w.kubelet = func() {
+			if w.node.answer = nil; time.Since(began).Truncate(time.Minute) == 20*time.Minute {
+				w.node.answer = &busy
+			}
+			w.kubeletEnds()
+			w.scheduler()
+		}
+		says(t, w.runs(), v1alpha1.ResultSucceeded, ReasonHealthy, "")
+		w.clean()
+	})
+}
+
 // TestNothingIsMadeFor claims without what only new pods mend, or where somebody forbids it.
 func TestNothingIsMadeFor(t *testing.T) {
 	for name, change := range map[string]func(*evictWorld){
