@@ -30,6 +30,8 @@ type Audit struct {
 
 	mu   sync.Mutex
 	file *os.File
+	// own is what is at path while nobody moved the log away.
+	own  fs.FileInfo
 	size int64
 	// torn is true when the last line may be incomplete.
 	torn bool
@@ -50,7 +52,7 @@ func (a *Audit) open() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("audit log: %w", err), f.Close())
 	}
-	a.file, a.size, a.torn = f, info.Size(), false
+	a.file, a.own, a.size, a.torn = f, info, info.Size(), false
 	var last [1]byte
 	if _, err := f.ReadAt(last[:], info.Size()-1); err == nil {
 		a.torn = last[0] != '\n'
@@ -80,6 +82,12 @@ func (a *Audit) write(when string, entries []healer.AuditEntry) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// A person may have moved the log away, or the whole directory: what is written to that nobody reads.
+	if here, err := os.Stat(a.path); err != nil || !os.SameFile(here, a.own) {
+		if err := a.reopen(); err != nil {
+			return err
+		}
+	}
 	if a.torn {
 		line = append([]byte{'\n'}, line...)
 	}
@@ -101,10 +109,13 @@ func (a *Audit) write(when string, entries []healer.AuditEntry) error {
 }
 
 func (a *Audit) rotate() error {
-	// A person may have moved the log away; then it only begins anew.
-	if err := os.Rename(a.path, a.path+".1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(a.path, a.path+".1"); err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
+	return a.reopen()
+}
+
+func (a *Audit) reopen() error {
 	old := a.file
 	if err := a.open(); err != nil {
 		return err

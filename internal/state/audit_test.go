@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -162,22 +163,31 @@ func TestAuditAfterATornLine(t *testing.T) {
 	}
 }
 
-// Somebody removed the log: writing, and with it healing, goes on.
+// Somebody removed the log, or moved it away: writing, and with it healing, goes on where it is read. Where
+// the directory is gone, nothing is done that no log would have.
 func TestAuditSurvivesItsRemoval(t *testing.T) {
 	a := openAudit(t)
-	a.limit = 512
-	for range 3 {
-		if err := os.Remove(a.path); err != nil && !os.IsNotExist(err) {
+	for name, away := range map[string]func() error{
+		"removed": func() error { return os.Remove(a.path) },
+		"moved":   func() error { return os.Rename(a.path, a.path+".old") },
+	} {
+		if err := away(); err != nil {
 			t.Fatal(err)
 		}
-		for range 10 {
-			if err := a.Before(healer.AuditEntry{Step: "rebind"}); err != nil {
+		for range 2 {
+			if err := a.Before(healer.AuditEntry{VolumeID: name, Step: "rebind"}); err != nil {
 				t.Fatal(err)
 			}
 		}
+		if lines := readAudit(t, a.path); len(lines) != 2 || lines[0].VolumeID != name {
+			t.Errorf("%s: the log has %+v", name, lines)
+		}
 	}
-	if len(readAudit(t, a.path)) == 0 {
-		t.Error("nothing is written any more")
+	if err := os.RemoveAll(filepath.Dir(a.path)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Before(healer.AuditEntry{Step: "rebind"}); err == nil {
+		t.Error("no error without the directory")
 	}
 }
 
