@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -66,10 +67,26 @@ func askUUID(fd, query int) string {
 	q := uuidQueries[query]
 	buf := make([]byte, q.size)
 	copy(buf, q.length)
+	if q.ioctl == btrfsInfo { // u64 flags: BTRFS_FS_INFO_FLAG_METADATA_UUID
+		binary.NativeEndian.PutUint64(buf[48:], 1<<2)
+	}
 	if err := ioctl(fd, q.ioctl, unsafe.Pointer(&buf[0])); err != nil || !bytes.HasPrefix(buf, q.length) {
 		return ""
 	}
-	uuid := [uuidBytes]byte(buf[q.at:])
+	uuid := uuidText(buf[q.at:])
+	if q.ioctl != btrfsInfo {
+		return uuid
+	}
+	if made, err := os.ReadFile("/sys/fs/btrfs/" + uuid + "/temp_fsid"); err == nil && string(made) == "1\n" {
+		// Of a clone beside its origin the kernel (6.7) makes a UUID up at each mount; this is the one on the disk.
+		uuid = uuidText(buf[64:])
+	}
+	return uuid
+}
+
+// uuidText returns the UUID at the start of b as text, empty for none.
+func uuidText(b []byte) string {
+	uuid := [uuidBytes]byte(b)
 	if uuid == ([uuidBytes]byte{}) {
 		return ""
 	}

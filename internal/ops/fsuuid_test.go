@@ -45,6 +45,21 @@ func TestFilesystemUUID(t *testing.T) {
 			if got := filesystemUUID(int(root.Fd())); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
+			if fs == "btrfs" {
+				clone := filepath.Join(dir, "clone")
+				must(t, os.Mkdir(clone, 0o700))
+				output(t, "cp", image, image+"2")
+				if out, err := exec.Command("mount", "-o", "loop", image+"2", clone).CombinedOutput(); err != nil {
+					t.Skipf("below Linux 6.7 no clone is mounted beside its origin: %s", out)
+				}
+				defer output(t, "umount", clone)
+				cloned, err := os.Open(clone)
+				must(t, err)
+				defer cloned.Close()
+				if got := filesystemUUID(int(cloned.Fd())); got != want {
+					t.Errorf("a clone beside its origin: got %q, want %q", got, want)
+				}
+			}
 		})
 	}
 	root, err := os.Open("/proc/self")
