@@ -58,6 +58,8 @@ func block(c *healer.Case) {
 	superblock(func(sb *healer.Superblock) { sb.Kind = facts.KindBlock })(c)
 }
 
+func nodeDeleted(c *healer.Case) { c.MountPoints[0].Stack[0].RootDeleted = true }
+
 // example is a case and what is found in it: the reason at its mount point, what the
 // message names, and a "!" for acute. Nothing is found in a healthy one.
 type example struct {
@@ -138,6 +140,20 @@ var mountPointExamples = []example{
 			sb.Device.Identity.Serial = "x"
 		})),
 		want: []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"},
+	},
+	{name: "raw block, the disk came back under its number", build: cases.With(block, nodeDeleted)},
+	{
+		name:  "raw block, another disk has its number",
+		build: cases.With(block, nodeDeleted, device(func(d *facts.BlockDevice) { d.Identity.Serial = "x" })),
+		want:  []string{"StaleFileHandle target: deleted", "WrongVolumeMounted target: serial"},
+	},
+	{
+		name: "raw block, another disk has its number, and nothing tells them apart",
+		build: cases.With(block, nodeDeleted, func(c *healer.Case) {
+			c.Record.Identity.Serial, c.Record.DiskSeq = "", 1
+			device(func(d *facts.BlockDevice) { d.Identity.Serial, d.DiskSeq = "", 2 })(c)
+		}),
+		want: []string{"StaleFileHandle target: deleted"},
 	},
 	{
 		name:  "another directory",

@@ -90,7 +90,8 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 		return judgeEmpty(p)
 	}
 	var found []healer.Condition
-	if p.Stack[0].RootDeleted {
+	// The node of a disk that was detached is deleted; where that very disk is back under the same number, the node works.
+	if p.Stack[0].RootDeleted && (p.Inspect.Kind != facts.KindBlock || !healer.SameDisk(c, c.Superblock(p))) {
 		found = append(found, conditionAt(p, healer.Inaccessible, healer.StaleFileHandle, adviceRepublish, "the directory that the mount shows was deleted"))
 	}
 	if len(p.Stack) > 1 {
