@@ -55,6 +55,11 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	if d.Identity.WWID == "" {
 		d.Identity.WWID = strings.TrimSpace(text(disk + "/device/wwid"))
 	}
+	if w := d.Identity.WWID; strings.HasPrefix(w, "nvme.") && !strings.HasSuffix(w, "-00000001") {
+		// The kernel made that WWID, of the controller's serial number and the number of the namespace, as the device
+		// gives none (nvme_wwid_show). Where one controller has all disks, as on GCE, both are another disk's after the next attach.
+		d.Identity.WWID, d.Identity.Serial = "", ""
+	}
 	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
 		d.Identity.Size = n * sectorSize
 	}

@@ -63,6 +63,17 @@ var recordedSysfs = map[string]string{
 	"devices/pci0/nvme/nvme0/nvme0n1/wwid":   "eui.0025385b\n",
 	"devices/pci0/nvme/nvme0/nvme0n1/size":   "8\n",
 
+	"dev/block/259:1":                        "-> ../../devices/pci0/nvme/nvme1/nvme1n1",
+	"devices/pci0/nvme/nvme1/serial":         "vol0123456789abcdef0\n",
+	"devices/pci0/nvme/nvme1/nvme1n1/device": "-> ../../nvme1",
+	"devices/pci0/nvme/nvme1/nvme1n1/wwid":   "nvme.1d0f-766f6c30-416d617a-00000001\n",
+	"devices/pci0/nvme/nvme1/nvme1n1/size":   "8\n",
+	"dev/block/259:2":                        "-> ../../devices/pci0/nvme/nvme2/nvme2n3",
+	"devices/pci0/nvme/nvme2/serial":         "nvme_card-pd\n",
+	"devices/pci0/nvme/nvme2/nvme2n3/device": "-> ../../nvme2",
+	"devices/pci0/nvme/nvme2/nvme2n3/wwid":   "nvme.1ae0-6e766d655f636172642d7064-6e766d655f636172642d7064-00000003\n",
+	"devices/pci0/nvme/nvme2/nvme2n3/size":   "8\n",
+
 	"dev/block/254:0":                       "-> ../../devices/pci0/virtio1/block/vda",
 	"devices/pci0/virtio1/block/vda/serial": "vol-0a1b\n",
 	"devices/pci0/virtio1/block/vda/size":   "junk\n",
@@ -84,6 +95,11 @@ func TestBlockDevice(t *testing.T) {
 			BackingFileGone: true,
 		},
 		"NVMe": {Dev: facts.Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: facts.Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
+		"NVMe of EBS, a controller for each disk": {
+			Dev: facts.Dev{Major: 259, Minor: 1}, Name: "nvme1n1",
+			Identity: facts.Identity{WWID: "nvme.1d0f-766f6c30-416d617a-00000001", Serial: "vol0123456789abcdef0", Size: 4096},
+		},
+		"NVMe of GCE, a controller for all disks": {Dev: facts.Dev{Major: 259, Minor: 2}, Name: "nvme2n3", Identity: facts.Identity{Size: 4096}},
 		// Reading its serial would ask the device.
 		"virtio":  {Dev: facts.Dev{Major: 254, Minor: 0}, Name: "vda"},
 		"unknown": {Dev: facts.Dev{Major: 8, Minor: 99}, Missing: true},
