@@ -47,6 +47,11 @@ var recordedSysfs = map[string]string{
 	"devices/pci0/host2/target2/block/sdb/sdb1/size":      "2048\n",
 	"devices/pci0/host2/target2/block/sdb/sdb1/ro":        "1\n",
 
+	"dev/block/8:48":                              "-> ../../devices/pci0/host2/target3/block/sdd",
+	"devices/pci0/host2/target3/wwid":             "naa.5056432d49443032\n",
+	"devices/pci0/host2/target3/block/sdd/device": "-> ../../../target3",
+	"devices/pci0/host2/target3/block/sdd/size":   "8\n",
+
 	"dev/block/252:0":                               "-> ../../devices/virtual/block/dm-0",
 	"devices/virtual/block/dm-0/dm/uuid":            "CRYPT-LUKS2-0011-pvc\n",
 	"devices/virtual/block/dm-0/size":               "1024\n",
@@ -100,6 +105,7 @@ func TestBlockDevice(t *testing.T) {
 			Identity: facts.Identity{WWID: "nvme.1d0f-766f6c30-416d617a-00000001", Serial: "vol0123456789abcdef0", Size: 4096},
 		},
 		"NVMe of GCE, a controller for all disks": {Dev: facts.Dev{Major: 259, Minor: 2}, Name: "nvme2n3", Identity: facts.Identity{Size: 4096}},
+		"SCSI of Proxmox, a WWID for each LUN":    {Dev: facts.Dev{Major: 8, Minor: 48}, Name: "sdd", Identity: facts.Identity{Size: 4096}},
 		// Reading its serial would ask the device.
 		"virtio":  {Dev: facts.Dev{Major: 254, Minor: 0}, Name: "vda"},
 		"unknown": {Dev: facts.Dev{Major: 8, Minor: 99}, Missing: true},
