@@ -106,10 +106,17 @@ func (o *observation) subpaths() []string {
 
 // pathsOf returns the paths of mounts, each once, that have a part and are such of kubelet's. To
 // look for the part is cheap, and tells of nearly all mounts of a node that they are not.
+//
+// An inline volume is of one pod only, and the directory has the name that the pod gave to the volume: what
+// other pods call alike is not asked, or one that hangs would delay the volumes of all.
 func (o *observation) pathsOf(mounts []facts.Mount, part string, such func(layout.Path) bool) (found []string) {
-	kubelet := o.node.Kubelet()
+	kubelet, named := o.node.Kubelet(), o.c.MountPoints[0]
+	inline := named.Inspect.VolData != nil && named.Inspect.VolData.Lifecycle == "Ephemeral"
 	for _, m := range mounts {
-		if strings.Contains(m.Path, part) && such(kubelet.Layout(m.Path)) {
+		if !strings.Contains(m.Path, part) {
+			continue
+		}
+		if l := kubelet.Layout(m.Path); such(l) && (!inline || l.PodUID == named.PodUID) {
 			found = append(found, m.Path)
 		}
 	}

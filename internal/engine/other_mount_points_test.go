@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -47,6 +48,27 @@ func TestSameNameIsNotSameVolume(t *testing.T) {
 			t.Errorf("%s: taken for this volume's", name)
 		}
 	}
+}
+
+// One inline volume is not asked for the health of another, which other pods may have hang or fail.
+func TestInlineVolumesOfOneNameAreNotAsked(t *testing.T) {
+	b := newFixture(t)
+	b.unmount(staging)
+	inline := func(handle string) facts.PathInfo {
+		l := directory(handle)
+		l.VolData.Lifecycle = "Ephemeral"
+		return l
+	}
+	b.mount(podB, facts.Dev{Major: 8, Minor: 99})
+	b.files[podA], b.files[podB] = inline(volID), inline("other")
+	b.onLook = func(q node.InspectQuery) error {
+		if q.Probe != nil && q.Probe.Path == podB {
+			t.Error("the volume of another pod was asked")
+		}
+		return nil
+	}
+	b.heal(volume)
+	expectMountPoints(t, b, podA, staging)
 }
 
 func TestNamesThatOnlyStartAlike(t *testing.T) {
