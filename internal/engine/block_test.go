@@ -56,6 +56,22 @@ func TestBlockVolumeWithStaging(t *testing.T) {
 	}
 }
 
+// ceph-csi stages the node of a raw block volume below the path that it is given. Nobody names that to the loop.
+func TestStagedBlockVolumeIsFound(t *testing.T) {
+	for _, staged := range []string{"/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv1", "/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv1/vol-1"} {
+		b := newBlockBench(t)
+		b.mount(staged, facts.Dev{Minor: 5})
+		b.change(staged, func(m *facts.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
+		b.files[staged] = b.files[blockMountPoint]
+		b.mount("/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv2", facts.Dev{Minor: 5})
+		b.heal(healer.Volume{ID: volID, Path: blockMountPoint})
+		expectMountPoints(t, b, blockMountPoint, staged)
+		if r := b.notes.records[volumeKey(driver, volID)]; r.Staged() == nil {
+			t.Errorf("%s: not recorded: %+v", staged, r)
+		}
+	}
+}
+
 func TestHungBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.files[blockMountPoint] = facts.PathInfo{VolData: b.files[blockMountPoint].VolData}

@@ -57,6 +57,9 @@ func (o *observation) addStaged() {
 		return
 	}
 	base := o.node.Kubelet().Staging(o.c.Driver, o.c.Volume.ID)
+	if pv := o.c.MountPoints[0].Layout.PV; o.c.Block && pv != "" {
+		base = o.node.Kubelet().BlockStaging(pv)
+	}
 	mounts := slices.Concat(
 		o.table.InDirectory(path.Base(path.Dir(base))),
 		o.table.InDirectory(path.Base(base)), // as ceph-csi does: a directory named after the volume
