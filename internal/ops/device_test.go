@@ -176,6 +176,20 @@ func TestRawBlockVolume(t *testing.T) {
 	}
 }
 
+// An xfs that shut itself down says nothing of its device, on which all depends that a new stage could end.
+func TestDeviceBeneathAFilesystemThatFails(t *testing.T) {
+	v := newVolume(t, "xfs")
+	q := query(t, v)
+	shutDown(t, v.path)
+	if a := probe(q); a.Op != "statx" || a.Errno != unix.EIO || a.Device.Errno != 0 {
+		t.Errorf("the device works: %+v", a)
+	}
+	must(t, os.Truncate(image(v), 0))
+	if a := probe(q); a.Op != "statx" || a.Errno != unix.EIO || a.Device.Errno != unix.EIO {
+		t.Errorf("the device fails: %+v", a)
+	}
+}
+
 // A worker that waits for its next job keeps nothing of a volume.
 func TestNothingIsKeptOfADevice(t *testing.T) {
 	v := newVolume(t, "ext4")

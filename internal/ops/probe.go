@@ -76,8 +76,12 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	}
 	a.probeClone(clone, q)
 	_ = unix.Close(clone)
-	if a.Errno == 0 && !a.Changed && q.Device != "" {
+	switch {
+	case a.Changed || q.Device == "":
+	case a.Errno == 0:
 		a.Device, a.Op, a.Errno = device, failed, errno
+	default:
+		a.Device.Errno = errno
 	}
 	if q.Source != "" {
 		a.readSource(q.Source)

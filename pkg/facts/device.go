@@ -1,6 +1,9 @@
 package facts
 
-import "time"
+import (
+	"syscall"
+	"time"
+)
 
 // BlockDevice is what sysfs tells of the device behind a superblock or a raw
 // block volume. In the zero value nothing is known.
@@ -65,6 +68,9 @@ type OpenedDevice struct {
 	// Short is by how many bytes the file behind a loop device is too short for
 	// it.
 	Short uint64
+	// Errno is of the read of its first block, where the filesystem on it failed as well; else the
+	// probe's answer has it.
+	Errno syscall.Errno
 }
 
 // Mapping is a device that device-mapper made of others.

@@ -29,7 +29,8 @@ const lateAnswers = 3
 // judgeSuperblock returns what is wrong with the filesystem or device behind a mount
 // point. A condition that makes it inaccessible is reported alone: what follows from it
 // is no second fault. Only beside a filesystem that shut itself down stands what is wrong with
-// the device: ext4 shuts itself down when its device goes, and a new stage would then not help.
+// the device, and beside xfs's EIO: both shut themselves down when the device goes, and a new stage would
+// then not help.
 func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 	ev := evaluator{c: c, p: p, sb: c.Superblock(p)} // one that is missing was not asked
 	if found := ev.shutdown(); found != nil {
@@ -159,7 +160,12 @@ func (ev evaluator) failed() []healer.Condition {
 	if ev.p.Stale() && ev.c.AnswersAlone(ev.p) {
 		advice = adviceRepublish
 	}
-	return ev.one(healer.Inaccessible, reason, advice, "%s", a)
+	found := ev.one(healer.Inaccessible, reason, advice, "%s", a)
+	if e, d := ev.sb.Opened.Errno, ev.sb.Device; e != 0 && d != nil && reason == healer.IOError { // xfs shuts itself down when its device fails
+		found = append(found, ev.one(healer.Inaccessible, healer.DeviceReadError, adviceSave,
+			"%s fails as well: %s", deviceName(*d), facts.Answer{Op: facts.OpReadDevice, Errno: e})...)
+	}
+	return found
 }
 
 // errorsRose reports what the filesystem counted since it was last healthy.

@@ -63,6 +63,11 @@ var superblockExamples = []example{
 	},
 	{name: "frozen, and the disk fails", build: cases.With(frozen, probe(syscall.EIO)), want: []string{"IOError target"}},
 	{
+		name:  "an xfs that shut itself down, as its disk fails",
+		build: cases.With(probe(syscall.EIO), superblock(func(sb *healer.Superblock) { sb.Opened.Errno = syscall.EIO })),
+		want:  []string{"IOError target: statx", "DeviceReadError target: sdb fails as well: read the device: input/output error (EIO)"},
+	},
+	{
 		name:  "frozen, and full",
 		build: cases.With(frozen, left(0, 1)),
 		want:  []string{"Frozen target", "OutOfSpace target"},
