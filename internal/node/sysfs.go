@@ -55,14 +55,7 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	if d.Identity.WWID == "" {
 		d.Identity.WWID = strings.TrimSpace(text(disk + "/device/wwid"))
 	}
-	switch w := d.Identity.WWID; {
-	case strings.HasPrefix(w, "nvme.") && !strings.HasSuffix(w, "-00000001"):
-		// The kernel made that WWID, of the controller's serial number and the number of the namespace, as the device
-		// gives none (nvme_wwid_show). Where one controller has all disks, as on GCE, both are another disk's after the next attach.
-		d.Identity.WWID, d.Identity.Serial = "", ""
-	case strings.HasPrefix(w, "naa.5056432d4944"): // "PVC-ID" and the LUN, as proxmox-csi-plugin attaches whatever disk is next there
-		d.Identity.WWID = ""
-	}
+	d.Identity = d.Identity.OfDisk()
 	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
 		d.Identity.Size = n * sectorSize
 	}

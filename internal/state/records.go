@@ -88,6 +88,7 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 		klog.Background().Error(err, "Ignoring an unusable record", "file", path)
 		return nil, nil //nolint:nilnil // as good as none
 	}
+	record.Identity = record.Identity.OfDisk()            // earlier builds recorded more
 	record.MountPoints = slices.Clone(record.MountPoints) // room that decoding left is not kept for each volume
 	r.cache.Add(path, cached{file, &record})
 	return &record, nil

@@ -84,6 +84,18 @@ func TestRecordsRoundTrip(t *testing.T) {
 	}
 }
 
+// What names a slot is not compared with, also in a record of a build that recorded it.
+func TestRecordedIdentityIsOfADisk(t *testing.T) {
+	d, _ := openDir(t)
+	record := sample("v")
+	record.Identity.WWID = "nvme.1ae0-6e766d655f636172642d7064-6e766d655f636172642d7064-00000003"
+	mustSave(t, d.Records(), record)
+	got, err := d.Records().Load(driver, "v")
+	if err != nil || got.Identity != (facts.Identity{FilesystemUUID: "u", DMUUID: "d", Size: 1 << 40}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestRecordsAreKeyedByDriverToo(t *testing.T) {
 	d, _ := openDir(t)
 	mustSave(t, d.Records(), sample("v"))

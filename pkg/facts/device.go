@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"strings"
 	"syscall"
 	"time"
 )
@@ -53,6 +54,19 @@ type Identity struct {
 // Empty reports whether nothing identifies the device.
 func (i Identity) Empty() bool {
 	return i.FilesystemUUID == "" && i.Serial == "" && i.WWID == "" && i.DMUUID == ""
+}
+
+// OfDisk returns the identity without what names a slot, whatever disk is attached there next.
+func (i Identity) OfDisk() Identity {
+	switch {
+	case strings.HasPrefix(i.WWID, "nvme.") && !strings.HasSuffix(i.WWID, "-00000001"):
+		// The kernel made that WWID, of the controller's serial number and the number of the namespace, as the device
+		// gives none (nvme_wwid_show). Where one controller has all disks, as on GCE, both are another disk's after the next attach.
+		i.WWID, i.Serial = "", ""
+	case strings.HasPrefix(i.WWID, "naa.5056432d4944"): // "PVC-ID" and the LUN, of proxmox-csi-plugin
+		i.WWID = ""
+	}
+	return i
 }
 
 // OpenedDevice is what an open block device says of itself.
