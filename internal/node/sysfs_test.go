@@ -78,6 +78,10 @@ var recordedSysfs = map[string]string{
 	"devices/pci0/nvme/nvme2/nvme2n3/device": "-> ../../nvme2",
 	"devices/pci0/nvme/nvme2/nvme2n3/wwid":   "nvme.1ae0-6e766d655f636172642d7064-6e766d655f636172642d7064-00000003\n",
 	"devices/pci0/nvme/nvme2/nvme2n3/size":   "8\n",
+	"devices/pci0/nvme/nvme2/nvme2n1/device": "-> ../../nvme2",
+	"devices/pci0/nvme/nvme2/nvme2n1/wwid":   "nvme.1ae0-6e766d655f636172642d7064-6e766d655f636172642d7064-00000001\n",
+	"devices/pci0/nvme/nvme2/nvme2n1/size":   "8\n",
+	"dev/block/259:3":                        "-> ../../devices/pci0/nvme/nvme2/nvme2n1",
 
 	"dev/block/254:0":                       "-> ../../devices/pci0/virtio1/block/vda",
 	"devices/pci0/virtio1/block/vda/serial": "vol-0a1b\n",
@@ -105,6 +109,7 @@ func TestBlockDevice(t *testing.T) {
 			Identity: facts.Identity{WWID: "nvme.1d0f-766f6c30-416d617a-00000001", Serial: "vol0123456789abcdef0", Size: 4096},
 		},
 		"NVMe of GCE, a controller for all disks": {Dev: facts.Dev{Major: 259, Minor: 2}, Name: "nvme2n3", Identity: facts.Identity{Size: 4096}},
+		"the first one at that controller":        {Dev: facts.Dev{Major: 259, Minor: 3}, Name: "nvme2n1", Identity: facts.Identity{Size: 4096}},
 		"SCSI of Proxmox, a WWID for each LUN":    {Dev: facts.Dev{Major: 8, Minor: 48}, Name: "sdd", Identity: facts.Identity{Size: 4096}},
 		// Reading its serial would ask the device.
 		"virtio":  {Dev: facts.Dev{Major: 254, Minor: 0}, Name: "vda"},

@@ -59,9 +59,10 @@ func (i Identity) Empty() bool {
 // OfDisk returns the identity without what names a slot, whatever disk is attached there next.
 func (i Identity) OfDisk() Identity {
 	switch {
-	case strings.HasPrefix(i.WWID, "nvme.") && !strings.HasSuffix(i.WWID, "-00000001"):
+	case strings.HasPrefix(i.WWID, "nvme.") && (!strings.HasSuffix(i.WWID, "-00000001") || strings.HasPrefix(i.Serial, "nvme_card")):
 		// The kernel made that WWID, of the controller's serial number and the number of the namespace, as the device
-		// gives none (nvme_wwid_show). Where one controller has all disks, as on GCE, both are another disk's after the next attach.
+		// gives none (nvme_wwid_show). Where one controller has all disks, as on GCE (whose controllers are all
+		// "nvme_card" and a word), both are another disk's after the next attach.
 		i.WWID, i.Serial = "", ""
 	case strings.HasPrefix(i.WWID, "naa.5056432d4944"): // "PVC-ID" and the LUN, of proxmox-csi-plugin
 		i.WWID = ""
