@@ -161,9 +161,10 @@ func (ev evaluator) failed() []healer.Condition {
 		advice = adviceRepublish
 	}
 	found := ev.one(healer.Inaccessible, reason, advice, "%s", a)
-	if e, d := ev.sb.Opened.Errno, ev.sb.Device; e != 0 && d != nil && reason == healer.IOError { // xfs shuts itself down when its device fails
-		found = append(found, ev.one(healer.Inaccessible, healer.DeviceReadError, adviceSave,
-			"%s fails as well: %s", deviceName(*d), facts.Answer{Op: facts.OpReadDevice, Errno: e})...)
+	row, failed = healer.ConditionOf(healer.OpReadDevice, ev.sb.Opened.Errno, ev.sb)
+	if d := ev.sb.Device; failed && d != nil && reason == healer.IOError { // xfs shuts itself down when its device fails
+		found = append(found, ev.one(healer.Inaccessible, row.Reason, adviceFailed[row.Reason],
+			"%s fails as well: %s", deviceName(*d), facts.Answer{Op: facts.OpReadDevice, Errno: ev.sb.Opened.Errno})...)
 	}
 	return found
 }

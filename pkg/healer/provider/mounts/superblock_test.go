@@ -68,6 +68,11 @@ var superblockExamples = []example{
 		want:  []string{"IOError target: statx", "DeviceReadError target: sdb fails as well: read the device: input/output error (EIO)"},
 	},
 	{
+		name:  "an xfs that shut itself down, as its disk has no medium any more",
+		build: cases.With(probe(syscall.EIO), superblock(func(sb *healer.Superblock) { sb.Opened.Errno = syscall.ENOMEDIUM })),
+		want:  []string{"IOError target: statx", "DeviceMissing target: sdb fails as well: read the device: no medium found (ENOMEDIUM)"},
+	},
+	{
 		name:  "frozen, and full",
 		build: cases.With(frozen, left(0, 1)),
 		want:  []string{"Frozen target", "OutOfSpace target"},
