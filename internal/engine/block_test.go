@@ -69,6 +69,10 @@ func TestStagedBlockVolumeIsFound(t *testing.T) {
 		if r := b.notes.records[volumeKey(driver, volID)]; r.Staged() == nil {
 			t.Errorf("%s: not recorded: %+v", staged, r)
 		}
+		last := b.last()
+		if s, _ := last.Staged(); s.Layout.Base != "/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv1" {
+			t.Errorf("%s: the driver would be told %q", staged, s.Layout.Base)
+		}
 	}
 }
 

@@ -27,7 +27,8 @@ const (
 	// Staging: plugins/kubernetes.io/csi/<driver>/<sha256>/globalmount,
 	// or a path below it.
 	Staging Kind = "staged filesystem"
-	// BlockStaging: plugins/kubernetes.io/csi/volumeDevices/staging/<pv>
+	// BlockStaging: plugins/kubernetes.io/csi/volumeDevices/staging/<pv>,
+	// or a path below it.
 	BlockStaging Kind = "staged block device"
 )
 
@@ -124,7 +125,7 @@ func (k Kubelet) Layout(p string) Path {
 	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
 		return Path{Kind: Block, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
 	case len(part) >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
-		return Path{Kind: BlockStaging, PV: part[2], VolData: k.blockVolData(part[2])}
+		return Path{Kind: BlockStaging, PV: part[2], Base: k.BlockStaging(part[2]), VolData: k.blockVolData(part[2])}
 	case len(part) >= 3 && part[2] == "globalmount":
 		dir := k.Root + "/" + csiPlugins + "/" + part[0] + "/" + part[1]
 		return Path{Kind: Staging, Base: dir + "/globalmount", VolData: dir + "/vol_data.json"}

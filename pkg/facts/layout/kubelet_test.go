@@ -20,6 +20,8 @@ func TestLayout(t *testing.T) {
 		Base:    csi + "rbd.csi.ceph.com/" + sum + "/globalmount",
 		VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json",
 	}
+	stagedBlock := block(BlockStaging, "", "pvc-1")
+	stagedBlock.Base = csi + "volumeDevices/staging/pvc-1"
 	for p, want := range map[string]Path{
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount":        pod("pvc-1"),
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/a b^c~d/mount":      pod("a b^c~d"),
@@ -27,8 +29,8 @@ func TestLayout(t *testing.T) {
 		"/var/lib/kubelet/pods/uid/volumeDevices/kubernetes.io~csi/pvc-1":        block(PodBlock, "uid", "pvc-1"),
 		csi + "volumeDevices/publish/pvc-1/uid":                                  block(Block, "uid", "pvc-1"),
 		csi + "volumeDevices/publish/a b^c/uid":                                  block(Block, "uid", "a b^c"),
-		csi + "volumeDevices/staging/pvc-1":                                      block(BlockStaging, "", "pvc-1"),
-		csi + "volumeDevices/staging/pvc-1/image-0":                              block(BlockStaging, "", "pvc-1"),
+		csi + "volumeDevices/staging/pvc-1":                                      stagedBlock,
+		csi + "volumeDevices/staging/pvc-1/image-0":                              stagedBlock,
 		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         staged,
 		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": staged,
 		csi + "pv/pvc-1/globalmount":                                             {Kind: Staging, Base: csi + "pv/pvc-1/globalmount", VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
