@@ -51,12 +51,14 @@ func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w *view)
 		}
 	}
 	if len(names) != 1 {
-		return nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(of.Driver))
+		return nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline volumes have none)", len(names), healer.QuoteName(of.Driver))
 	}
 	pv, err := whole(ctx, c.reader, volumeKind, "", names[0])
 	switch {
 	case err != nil:
 		return nil, err
+	case migrated(pv) != nil:
+		return nil, fmt.Errorf("PersistentVolume %s is of an in-tree plugin, and what kubelet tells the driver that it was migrated to is not known here", pv.Name)
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != of.Driver || pv.Spec.CSI.VolumeHandle != of.Volume.ID:
 		return nil, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
 	}

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"cmp"
+	"path"
 	"slices"
 	"strings"
 
@@ -77,6 +79,7 @@ const enforceLabel = "pod-security.kubernetes.io/enforce"
 
 // strip drops what is not needed of an object, so that little memory is used.
 func (k kind[T]) strip(o T) {
+	k.stripSpec(o) // first: that of a migrated PersistentVolume needs a label
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
 	owner := metav1.GetControllerOf(o)
@@ -97,15 +100,37 @@ func (k kind[T]) strip(o T) {
 		// Cloned, so that the rest of a long value is freed.
 		o.SetAnnotations(map[string]string{clustersettings.ModeAnnotation: strings.Clone(mode[:min(len(mode), maxModeBytes)])})
 	}
-	k.stripSpec(o)
 }
 
 func stripVolume(v *corev1.PersistentVolume) {
 	spec := corev1.PersistentVolumeSpec{AccessModes: v.Spec.AccessModes, ClaimRef: v.Spec.ClaimRef, StorageClassName: v.Spec.StorageClassName}
-	if csi := v.Spec.CSI; csi != nil {
+	if csi := cmp.Or(v.Spec.CSI, migrated(v)); csi != nil {
 		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
 	}
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
+}
+
+// migrated returns driver and handle by which kubelet mounts a PersistentVolume of an in-tree plugin (k8s.io/csi-translation-lib);
+// nil for other ones. Classes of such a plugin, as gp2 of EKS, have new PersistentVolumes made in that form, too.
+func migrated(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
+	switch s := v.Spec; {
+	case s.AWSElasticBlockStore != nil: // vol-1, aws:///vol-1 or aws://<zone>/vol-1
+		return &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: path.Base(s.AWSElasticBlockStore.VolumeID)}
+	case s.AzureDisk != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "disk.csi.azure.com", VolumeHandle: s.AzureDisk.DataDiskURI}
+	case s.Cinder != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "cinder.csi.openstack.org", VolumeHandle: s.Cinder.VolumeID}
+	case s.VsphereVolume != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "csi.vsphere.vmware.com", VolumeHandle: s.VsphereVolume.VolumePath}
+	case s.GCEPersistentDisk != nil:
+		zone := cmp.Or(v.Labels[corev1.LabelFailureDomainBetaZone], v.Labels[corev1.LabelTopologyZone], "UNSPECIFIED")
+		where := "zones/" + zone
+		if first, _, regional := strings.Cut(zone, "__"); regional { // europe-west1-b__europe-west1-c
+			where = "regions/" + first[:max(0, strings.LastIndexByte(first, '-'))]
+		}
+		return &corev1.CSIPersistentVolumeSource{Driver: "pd.csi.storage.gke.io", VolumeHandle: "projects/UNSPECIFIED/" + where + "/disks/" + s.GCEPersistentDisk.PDName}
+	}
+	return nil
 }
 
 // Limits of what is kept of one pod, which its creator may fill with megabytes:

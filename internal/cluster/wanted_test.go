@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -109,6 +110,55 @@ func TestWantedByThePod(t *testing.T) {
 				err := c.wantedNow(t, s.name, "uid-of-app")
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestMigratedVolume: what an in-tree plugin's PersistentVolume names is known by driver and handle, as kubelet
+// writes them into vol_data.json.
+func TestMigratedVolume(t *testing.T) {
+	const zone = corev1.LabelTopologyZone
+	for name, tc := range map[string]struct {
+		source         corev1.PersistentVolumeSource
+		zone           string
+		driver, handle string
+	}{
+		"EBS":           {corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}, "", "ebs.csi.aws.com", "vol-1"},
+		"EBS in a zone": {corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://eu-west-1a/vol-1"}}, "", "ebs.csi.aws.com", "vol-1"},
+		"Azure":         {corev1.PersistentVolumeSource{AzureDisk: &corev1.AzureDiskVolumeSource{DataDiskURI: "/a/b"}}, "", "disk.csi.azure.com", "/a/b"},
+		"Cinder":        {corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "a"}}, "", "cinder.csi.openstack.org", "a"},
+		"vSphere":       {corev1.PersistentVolumeSource{VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] a.vmdk"}}, "", "csi.vsphere.vmware.com", "[ds] a.vmdk"},
+		"GCE":           {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "europe-west1-b", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/europe-west1-b/disks/d"},
+		"GCE, regional": {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "europe-west1-b__europe-west1-c", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/regions/europe-west1/disks/d"},
+		"GCE, nowhere":  {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, s := kubetest.NewAPI(), newScene()
+				s.pv.Spec.PersistentVolumeSource, s.pv.Labels = tc.source, map[string]string{zone: tc.zone}
+				says(s.claim, "check")
+				s.play(api)
+				attached := kubetest.Attachment(s.pv, kubetest.NodeName)
+				attached.Spec.Attacher = tc.driver
+				api.Put(attached)
+				c, end := following(t, api)
+				defer end()
+				s.name.driver, s.name.handle = tc.driver, tc.handle
+				if err := c.wantedNow(t, s.name, "uid-of-app"); err != nil {
+					t.Error(err)
+				}
+				if err := c.mayWriteNow(t, s.name); err != nil {
+					t.Error(err)
+				}
+				s.name.directory = "" // as of a staging path
+				w, err := c.ask(t.Context(), s.name, "", true)
+				if err != nil || len(w.pods) != 1 || c.mode(w).mode != modeCheck {
+					t.Errorf("%v, %d pods, %v", err, len(w.pods), c.mode(w))
+				}
+				if _, err := c.persistentVolume(t.Context(), healer.Case{Driver: tc.driver, Volume: healer.Volume{ID: tc.handle}}, w); err == nil || !strings.Contains(err.Error(), "in-tree") {
+					t.Errorf("what the driver would be told: %v", err)
 				}
 			})
 		})
