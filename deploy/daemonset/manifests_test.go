@@ -151,6 +151,28 @@ func TestPodRunsOnEveryLinuxNode(t *testing.T) {
 	}
 }
 
+// GKE lets no pod of these priorities into a namespace without a quota for them.
+func TestQuotaCountsOurPriorities(t *testing.T) {
+	quota := read[corev1.ResourceQuota](t, "resourcequota.yaml")
+	if quota.Spec.ScopeSelector == nil || len(quota.Spec.ScopeSelector.MatchExpressions) != 1 {
+		t.Fatalf("selects %v", quota.Spec.ScopeSelector)
+	}
+	of := quota.Spec.ScopeSelector.MatchExpressions[0]
+	for _, file := range []string{"daemonset.yaml", "../gateway/daemonset.yaml", "../controller/deployment.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		class := regexp.MustCompile(`priorityClassName: (\S+)`).FindStringSubmatch(string(text))
+		if len(class) == 0 || of.ScopeName != corev1.ResourceQuotaScopePriorityClass || of.Operator != corev1.ScopeSelectorOpIn || !slices.Contains(of.Values, class[1]) {
+			t.Errorf("%s: %v is not among %v", file, class, of)
+		}
+	}
+	if pods := quota.Spec.Hard[corev1.ResourcePods]; pods.Value() < 1e6 {
+		t.Errorf("only %s pods", pods.String())
+	}
+}
+
 func TestPodReachesTheHost(t *testing.T) {
 	pod := readDaemonSet(t).Spec.Template.Spec
 	if !pod.HostPID {

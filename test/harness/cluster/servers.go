@@ -44,10 +44,10 @@ func (c *Cluster) startAPI() (*process, error) {
 		"--endpoint-reconciler-type=none",
 	}
 	if !c.whole {
-		// Both wait for a controller: the first for each namespace's default
-		// account, the second taints every new node until its kubelet has been
-		// heard of.
-		args = append(args, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
+		// They wait for controllers: the first for each namespace's default
+		// account, the third for what a quota counts; the second taints every new
+		// node until its kubelet has been heard of.
+		args = append(args, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,ResourceQuota")
 	}
 	if c.whole && os.Getenv("TEST_KUBERNETES") == "" {
 		args = append(args, "--feature-gates=CSIVolumeHealth=true") // what kubelet tells with it
