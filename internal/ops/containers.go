@@ -42,7 +42,7 @@ func (o *owners) containers(s *scan) (found []facts.Container, err error) {
 // Containers with its hypervisors, gVisor), as the kernel shows them: cut after
 // 15 bytes.
 var sandboxes = []string{
-	"qemu-system-", "cloud-hyperviso", "firecracker", "stratovirt", "dragonball", "virtiofsd", "nydusd",
+	"qemu-system-", "qemu-kvm", "cloud-hyperviso", "firecracker", "stratovirt", "dragonball", "virtiofsd", "nydusd",
 	"runsc-sandbox", "runsc-gofer", "runsc",
 }
 

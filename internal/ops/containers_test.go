@@ -134,6 +134,13 @@ var containersExamples = map[string]struct {
 		},
 		want: []string{" qemu-system-"},
 	},
+	"Kata on RHEL and OpenShift": {
+		processes: []recorded{
+			{pid: 10, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, name: "containerd-shim"},
+			{pid: 11, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, started: 1, name: "qemu-kvm"},
+		},
+		want: []string{" qemu-kvm"},
+	},
 	"Kata's file server": {
 		processes: []recorded{{pid: 10, cgroup: inA, namespace: one, name: "virtiofsd"}},
 		want:      []string{"aaaaaaaaaaaa virtiofsd"},
