@@ -149,6 +149,12 @@ func TestPodRunsOnEveryLinuxNode(t *testing.T) {
 	if !slices.Contains(pod.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists}) {
 		t.Errorf("does not tolerate every taint: %v", pod.Tolerations)
 	}
+	gateway := read[appsv1.DaemonSet](t, "../gateway/daemonset.yaml").Spec.Template.Spec
+	for _, affinity := range []*corev1.Affinity{pod.Affinity, gateway.Affinity} { // where it would stay pending
+		if text := affinity.String(); !strings.Contains(text, "virtual-kubelet") || !strings.Contains(text, "fargate") {
+			t.Errorf("goes to nodes that run none: %s", text)
+		}
+	}
 }
 
 // GKE lets no pod of these priorities into a namespace without a quota for them.
