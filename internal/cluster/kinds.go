@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/internal/intree"
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
@@ -104,33 +104,10 @@ func (k kind[T]) strip(o T) {
 
 func stripVolume(v *corev1.PersistentVolume) {
 	spec := corev1.PersistentVolumeSpec{AccessModes: v.Spec.AccessModes, ClaimRef: v.Spec.ClaimRef, StorageClassName: v.Spec.StorageClassName}
-	if csi := cmp.Or(v.Spec.CSI, migrated(v)); csi != nil {
+	if csi := cmp.Or(v.Spec.CSI, intree.Migrated(v)); csi != nil {
 		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
 	}
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
-}
-
-// migrated returns driver and handle by which kubelet mounts a PersistentVolume of an in-tree plugin (k8s.io/csi-translation-lib);
-// nil for other ones. Classes of such a plugin, as gp2 of EKS, have new PersistentVolumes made in that form, too.
-func migrated(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
-	switch s := v.Spec; {
-	case s.AWSElasticBlockStore != nil: // vol-1, aws:///vol-1 or aws://<zone>/vol-1
-		return &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: path.Base(s.AWSElasticBlockStore.VolumeID)}
-	case s.AzureDisk != nil:
-		return &corev1.CSIPersistentVolumeSource{Driver: "disk.csi.azure.com", VolumeHandle: s.AzureDisk.DataDiskURI}
-	case s.Cinder != nil:
-		return &corev1.CSIPersistentVolumeSource{Driver: "cinder.csi.openstack.org", VolumeHandle: s.Cinder.VolumeID}
-	case s.VsphereVolume != nil:
-		return &corev1.CSIPersistentVolumeSource{Driver: "csi.vsphere.vmware.com", VolumeHandle: s.VsphereVolume.VolumePath}
-	case s.GCEPersistentDisk != nil:
-		zone := cmp.Or(v.Labels[corev1.LabelFailureDomainBetaZone], v.Labels[corev1.LabelTopologyZone], "UNSPECIFIED")
-		where := "zones/" + zone
-		if first, _, regional := strings.Cut(zone, "__"); regional { // europe-west1-b__europe-west1-c
-			where = "regions/" + first[:max(0, strings.LastIndexByte(first, '-'))]
-		}
-		return &corev1.CSIPersistentVolumeSource{Driver: "pd.csi.storage.gke.io", VolumeHandle: "projects/UNSPECIFIED/" + where + "/disks/" + s.GCEPersistentDisk.PDName}
-	}
-	return nil
 }
 
 // Limits of what is kept of one pod, which its creator may fill with megabytes:

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/internal/intree"
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -200,7 +202,7 @@ func (r *Reconciler) readDaemons(ctx context.Context, e *evidence) error {
 func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 	mine := e.volume.pv
 	return list(ctx, r, &corev1.PersistentVolumeList{}, everywhere, func(pv *corev1.PersistentVolume) error {
-		if csi := pv.Spec.CSI; csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
+		if csi := cmp.Or(pv.Spec.CSI, intree.Migrated(pv)); csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
 			e.twins = append(e.twins, pv.Name)
 		}
 		return nil

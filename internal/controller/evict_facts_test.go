@@ -125,6 +125,16 @@ var evidenceCases = map[string]struct {
 		},
 		"claim second, too: no new pod is known to end TargetNotEmpty",
 	},
+	"another volume of a pod, of an in-tree plugin": { // gp2 of EKS, say
+		func(w *evictWorld) {
+			w.another("second")
+			w.update("", "pv-second", &corev1.PersistentVolume{}, func(o client.Object) {
+				o.(*corev1.PersistentVolume).Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}
+			})
+			w.node.others = []finding{{reason: "TargetNotEmpty", message: "files"}}
+		},
+		"claim second, too: no new pod is known to end TargetNotEmpty",
+	},
 	"more were sick long ago": {
 		func(w *evictWorld) {
 			for i := range 4 {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/internal/intree"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
@@ -51,6 +53,7 @@ func (r *Reconciler) readVolume(ctx context.Context, namespace, name string) (vo
 		return v, err
 	}
 	ref := v.pv.Spec.ClaimRef
+	v.pv.Spec.CSI = cmp.Or(v.pv.Spec.CSI, intree.Migrated(v.pv))
 	switch {
 	case err != nil || ref == nil || ref.Namespace != namespace || ref.Name != name || ref.UID != claim.UID:
 		return v, &ending{reason: ReasonClaimNotBound, message: fmt.Sprintf("the PersistentVolume %s is not bound to the claim", claim.Spec.VolumeName)}

@@ -1,0 +1,41 @@
+// Package intree knows the plugins of storage that were in Kubernetes' own tree, and are CSI drivers now.
+package intree
+
+import (
+	"cmp"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Migrated returns driver and handle by which kubelet mounts a PersistentVolume of an in-tree plugin (k8s.io/csi-translation-lib);
+// nil for other ones. Classes of such a plugin, as gp2 of EKS, have new PersistentVolumes made in that form, too.
+func Migrated(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
+	switch s := v.Spec; {
+	case s.AWSElasticBlockStore != nil: // vol-1, aws:///vol-1 or aws://<zone>/vol-1
+		return &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: path.Base(s.AWSElasticBlockStore.VolumeID)}
+	case s.AzureDisk != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "disk.csi.azure.com", VolumeHandle: s.AzureDisk.DataDiskURI}
+	case s.Cinder != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "cinder.csi.openstack.org", VolumeHandle: s.Cinder.VolumeID}
+	case s.VsphereVolume != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "csi.vsphere.vmware.com", VolumeHandle: s.VsphereVolume.VolumePath}
+	case s.PortworxVolume != nil:
+		return &corev1.CSIPersistentVolumeSource{Driver: "pxd.portworx.com", VolumeHandle: s.PortworxVolume.VolumeID}
+	case s.AzureFile != nil:
+		namespace := ptr.Deref(s.AzureFile.SecretNamespace, ptr.Deref(s.ClaimRef, corev1.ObjectReference{}).Namespace)
+		account := strings.TrimSuffix(strings.TrimPrefix(s.AzureFile.SecretName, "azure-storage-account-"), "-secret")
+		group := v.Annotations["kubernetes.io/azure-file-resource-group"]
+		return &corev1.CSIPersistentVolumeSource{Driver: "file.csi.azure.com", VolumeHandle: strings.Join([]string{group, account, s.AzureFile.ShareName, v.Name, namespace}, "#")}
+	case s.GCEPersistentDisk != nil:
+		zone := cmp.Or(v.Labels[corev1.LabelFailureDomainBetaZone], v.Labels[corev1.LabelTopologyZone], "UNSPECIFIED")
+		where := "zones/" + zone
+		if first, _, regional := strings.Cut(zone, "__"); regional { // europe-west1-b__europe-west1-c
+			where = "regions/" + first[:max(0, strings.LastIndexByte(first, '-'))]
+		}
+		return &corev1.CSIPersistentVolumeSource{Driver: "pd.csi.storage.gke.io", VolumeHandle: "projects/UNSPECIFIED/" + where + "/disks/" + s.GCEPersistentDisk.PDName}
+	}
+	return nil
+}
