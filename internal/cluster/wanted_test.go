@@ -131,8 +131,10 @@ func TestMigratedVolume(t *testing.T) {
 		"Cinder":        {corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "a"}}, "", "cinder.csi.openstack.org", "a"},
 		"vSphere":       {corev1.PersistentVolumeSource{VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] a.vmdk"}}, "", "csi.vsphere.vmware.com", "[ds] a.vmdk"},
 		"Portworx":      {corev1.PersistentVolumeSource{PortworxVolume: &corev1.PortworxVolumeSource{VolumeID: "a"}}, "", "pxd.portworx.com", "a"},
-		"Azure file": {corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "azure-storage-account-acc-secret", ShareName: "s"}},
-			"", "file.csi.azure.com", "#acc#s#pv-1#shop"},
+		"Azure file": {
+			corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "azure-storage-account-acc-secret", ShareName: "s"}},
+			"", "file.csi.azure.com", "#acc#s#pv-1#shop",
+		},
 		"GCE":           {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "europe-west1-b", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/europe-west1-b/disks/d"},
 		"GCE, regional": {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "europe-west1-b__europe-west1-c", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/regions/europe-west1/disks/d"},
 		"GCE, nowhere":  {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d"},
