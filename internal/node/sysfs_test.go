@@ -52,6 +52,12 @@ var recordedSysfs = map[string]string{
 	"devices/pci0/host2/target3/block/sdd/device": "-> ../../../target3",
 	"devices/pci0/host2/target3/block/sdd/size":   "8\n",
 
+	"dev/block/8:64":                                  "-> ../../devices/platform/host3/target4/block/sde",
+	"devices/platform/host3/target4/wwid":             "naa.60000000000000000e00000000020001\n",
+	"devices/platform/host3/target4/serial":           "beaf21\n",
+	"devices/platform/host3/target4/block/sde/device": "-> ../../../target4",
+	"devices/platform/host3/target4/block/sde/size":   "8\n",
+
 	"dev/block/252:0":                               "-> ../../devices/virtual/block/dm-0",
 	"devices/virtual/block/dm-0/dm/uuid":            "CRYPT-LUKS2-0011-pvc\n",
 	"devices/virtual/block/dm-0/size":               "1024\n",
@@ -111,6 +117,7 @@ func TestBlockDevice(t *testing.T) {
 		"NVMe of GCE, a controller for all disks": {Dev: facts.Dev{Major: 259, Minor: 2}, Name: "nvme2n3", Identity: facts.Identity{Size: 4096}},
 		"the first one at that controller":        {Dev: facts.Dev{Major: 259, Minor: 3}, Name: "nvme2n1", Identity: facts.Identity{Size: 4096}},
 		"SCSI of Proxmox, a WWID for each LUN":    {Dev: facts.Dev{Major: 8, Minor: 48}, Name: "sdd", Identity: facts.Identity{Size: 4096}},
+		"iSCSI of Longhorn, both by the target":   {Dev: facts.Dev{Major: 8, Minor: 64}, Name: "sde", Identity: facts.Identity{Size: 4096}},
 		// Reading its serial would ask the device.
 		"virtio":  {Dev: facts.Dev{Major: 254, Minor: 0}, Name: "vda"},
 		"unknown": {Dev: facts.Dev{Major: 8, Minor: 99}, Missing: true},

@@ -66,6 +66,8 @@ func (i Identity) OfDisk() Identity {
 		i.WWID, i.Serial = "", ""
 	case strings.HasPrefix(i.WWID, "naa.5056432d4944"): // "PVC-ID" and the LUN, of proxmox-csi-plugin
 		i.WWID = ""
+	case strings.HasPrefix(i.WWID, "naa.60000000000000000e000000"): // "IET", target and LUN, of Longhorn's tgtd: the next attach may get another target
+		i.WWID, i.Serial = "", ""
 	}
 	return i
 }
