@@ -55,7 +55,6 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	if d.Identity.WWID == "" {
 		d.Identity.WWID = strings.TrimSpace(text(disk + "/device/wwid"))
 	}
-	d.Identity = d.Identity.OfDisk()
 	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
 		d.Identity.Size = n * sectorSize
 	}
@@ -66,6 +65,7 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	} else {
 		d.DeadPaths = deadPaths(pathsOf(disk))
 	}
+	d.Identity = d.Identity.OfDisk()
 	return d
 }
 

@@ -39,6 +39,7 @@ var recordedSysfs = map[string]string{
 	"dev/block/8:16":                                      "-> ../../devices/pci0/host2/target2/block/sdb",
 	"dev/block/8:17":                                      "-> ../../devices/pci0/host2/target2/block/sdb/sdb1",
 	"devices/pci0/host2/target2/wwid":                     "naa.600508b1001c\n",
+	"devices/pci0/host2/target2/serial":                   "6RT0\n",
 	"devices/pci0/host2/target2/block/sdb/device":         "-> ../../../target2",
 	"devices/pci0/host2/target2/block/sdb/ro":             "0\n",
 	"devices/pci0/host2/target2/block/sdb/size":           "2097152\n",
@@ -58,11 +59,17 @@ var recordedSysfs = map[string]string{
 	"devices/platform/host3/target4/block/sde/device": "-> ../../../target4",
 	"devices/platform/host3/target4/block/sde/size":   "8\n",
 
-	"dev/block/252:0":                               "-> ../../devices/virtual/block/dm-0",
-	"devices/virtual/block/dm-0/dm/uuid":            "CRYPT-LUKS2-0011-pvc\n",
-	"devices/virtual/block/dm-0/size":               "1024\n",
-	"devices/virtual/block/dm-0/ro":                 "0\n",
-	"devices/virtual/block/dm-0/diskseq":            "12\n",
+	"dev/block/252:0":                                     "-> ../../devices/virtual/block/dm-0",
+	"devices/virtual/block/dm-0/dm/uuid":                  "CRYPT-LUKS2-0011-pvc\n",
+	"devices/virtual/block/dm-0/size":                     "1024\n",
+	"devices/virtual/block/dm-0/ro":                       "0\n",
+	"devices/virtual/block/dm-0/diskseq":                  "12\n",
+	"dev/block/252:1":                                     "-> ../../devices/virtual/block/dm-1",
+	"devices/virtual/block/dm-1/dm/uuid":                  "mpath-3600508b1001c\n",
+	"devices/virtual/block/dm-1/size":                     "2097152\n",
+	"devices/virtual/block/dm-1/slaves/sdb":               "-> ../../../../pci0/host2/target2/block/sdb",
+	"devices/pci0/host2/target2/block/sdb/holders/dm-1/x": "",
+
 	"dev/block/7:3":                                 "-> ../../devices/virtual/block/loop3",
 	"devices/virtual/block/loop3/size":              "131072\n",
 	"devices/virtual/block/loop3/diskseq":           "77\n",
@@ -104,6 +111,10 @@ func TestBlockDevice(t *testing.T) {
 		"dm": {
 			Dev: facts.Dev{Major: 252, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: facts.Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10},
 			Mapping: &facts.Mapping{UUID: "CRYPT-LUKS2-0011-pvc"},
+		},
+		"multipath, the same disk as one path": {
+			Dev: facts.Dev{Major: 252, Minor: 1}, Name: "dm-1", Identity: facts.Identity{WWID: "naa.600508b1001c", Size: 1 << 30},
+			Mapping: &facts.Mapping{UUID: "mpath-3600508b1001c"},
 		},
 		"loop": {
 			Dev: facts.Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: facts.Identity{Size: 64 << 20},

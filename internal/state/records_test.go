@@ -94,6 +94,11 @@ func TestRecordedIdentityIsOfADisk(t *testing.T) {
 	if err != nil || got.Identity != (facts.Identity{FilesystemUUID: "u", DMUUID: "d", Size: 1 << 40}) {
 		t.Errorf("%+v, %v", got, err)
 	}
+	record.Identity.DMUUID = "mpath-36001405a"
+	mustSave(t, d.Records(), record)
+	if got, err = d.Records().Load(driver, "v"); err != nil || got.Identity != (facts.Identity{FilesystemUUID: "u", WWID: "naa.6001405a", Size: 1 << 40}) {
+		t.Errorf("multipath: %+v, %v", got, err)
+	}
 }
 
 func TestRecordsAreKeyedByDriverToo(t *testing.T) {

@@ -57,17 +57,25 @@ func (i Identity) Empty() bool {
 }
 
 // OfDisk returns the identity without what names a slot, whatever disk is attached there next.
+//
+// A multipath mapping has the WWID of its paths: a driver that finds one path mounts that disk, and the mapping the
+// next time. The serial number of a SCSI disk, which only newer kernels show, and of no mapping, adds nothing to it.
 func (i Identity) OfDisk() Identity {
+	if naa, is := strings.CutPrefix(i.DMUUID, "mpath-3"); is {
+		i.WWID, i.DMUUID = "naa."+naa, ""
+	}
+	if strings.HasPrefix(i.WWID, "naa.") {
+		i.Serial = ""
+	}
 	switch {
 	case strings.HasPrefix(i.WWID, "nvme.") && (!strings.HasSuffix(i.WWID, "-00000001") || strings.HasPrefix(i.Serial, "nvme_card")):
 		// The kernel made that WWID, of the controller's serial number and the number of the namespace, as the device
 		// gives none (nvme_wwid_show). Where one controller has all disks, as on GCE (whose controllers are all
 		// "nvme_card" and a word), both are another disk's after the next attach.
 		i.WWID, i.Serial = "", ""
-	case strings.HasPrefix(i.WWID, "naa.5056432d4944"): // "PVC-ID" and the LUN, of proxmox-csi-plugin
+	case strings.HasPrefix(i.WWID, "naa.5056432d4944"), // "PVC-ID" and the LUN, of proxmox-csi-plugin
+		strings.HasPrefix(i.WWID, "naa.60000000000000000e000000"): // "IET", target and LUN, of Longhorn's tgtd: the next attach may get another target
 		i.WWID = ""
-	case strings.HasPrefix(i.WWID, "naa.60000000000000000e000000"): // "IET", target and LUN, of Longhorn's tgtd: the next attach may get another target
-		i.WWID, i.Serial = "", ""
 	}
 	return i
 }
