@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/csi-addons/node-healer/internal/node"
@@ -115,4 +116,16 @@ func TestOnlyKubeletsLinkIsFollowed(t *testing.T) {
 		delete(b.files, blockMountPoint)
 		mustBe(t, b, healer.Volume{ID: volID, Path: podLink}, healer.KindNotFound, "volume_path")
 	})
+}
+
+// TopoLVM published a raw block volume as a device node of its own until 2024, and mounted nothing.
+func TestBlockVolumeThatIsNotMounted(t *testing.T) {
+	for _, v := range []healer.Volume{{ID: volID, Path: podLink}, {ID: volID, Path: blockMountPoint, Unasked: true, Published: []string{blockMountPoint}}} {
+		b := newBlockBench(t)
+		b.unmount(blockMountPoint)
+		r, err := b.engine.Check(t.Context(), v)
+		if c := r.After.Case; err != nil || r.Verdict() != healer.NotJudged || len(c.MountPoints) > 0 || len(c.Unjudged) != 1 || !strings.Contains(c.Unjudged[0].Why, "device node") {
+			t.Errorf("%v, %s: %+v", err, r.Verdict(), c)
+		}
+	}
 }

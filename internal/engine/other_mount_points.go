@@ -201,6 +201,10 @@ func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
 // mounted in this boot. Another one is most likely that of a pod that ends or begins: if
 // nobody says that its pod does not want it, it is noted as not judged.
 func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, error) {
+	if p.Inspect.Kind == facts.KindBlock { // as TopoLVM did until 2024; one that is published otherwise is a file while it is not mounted
+		o.c.Unjudged = append(o.c.Unjudged, healer.Unjudged{MountPoint: p, Why: "the driver made a device node there and mounted nothing, and only what is mounted is asked"})
+		return false, nil
+	}
 	recorded := o.c.Record.MountPoint(p.Path)
 	wants, unknown := o.engine.cfg.Gate.Wants(ctx, o.c, p)
 	if wants && recorded != nil && !recorded.Dev.Zero() && o.c.RecordOfThisBoot() { // it has none since an earlier boot (newRecord)
@@ -231,11 +235,11 @@ func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, erro
 	return false, nil
 }
 
-// wanted looks whether the path of a check that no call names is to be judged, if it is
-// empty, and fails if nobody may want it.
+// wanted looks whether the path of a check that no call names, or one that is a device node itself, is
+// to be judged, if it is empty, and fails if nobody may want it.
 func (o *observation) wanted(ctx context.Context) error {
 	p := o.c.MountPoints[0]
-	if !o.c.Volume.Unasked || len(p.Stack) > 0 {
+	if len(p.Stack) > 0 || !o.c.Volume.Unasked && p.Inspect.Kind != facts.KindBlock {
 		return nil
 	}
 	before := len(o.c.Unjudged)
