@@ -221,9 +221,11 @@ func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
 		Root:   !facts.IsType(m.FSType, facts.Disk|facts.Memory|facts.DeviceNodes), // else its root is in memory
 		Thawed: facts.IsType(m.FSType, facts.Disk) && n.probes.outstanding(thawOf(m)) == nil,
 	}
-	if m.FSType != "btrfs" {
+	switch {
+	case facts.IsType(m.FSType, facts.Ceph): // the files of a snapshot show a number of their own
+	case m.FSType != "btrfs":
 		q.Superblock = m.Dev
-	} else if strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source {
+	case strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source:
 		q.Source = m.Source // which tells its block device, where the number is anonymous
 	}
 	if m.Dev.Major != 0 { // anonymous numbers have major 0; btrfs tells by its source

@@ -14,7 +14,7 @@ import (
 type ProbeQuery struct {
 	Path string
 	// Superblock is the number of the expected one, as files on it show it; zero when
-	// that is not known (btrfs). One with a major number is a filesystem on a disk.
+	// that is not known (btrfs, CephFS). One with a major number is a filesystem on a disk.
 	Superblock facts.Dev
 	// Around clones the directory above the mount point instead of the mount.
 	Around bool
