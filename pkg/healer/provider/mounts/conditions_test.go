@@ -98,6 +98,20 @@ var mountPointExamples = []example{
 		build: cases.With(func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }),
 		want:  []string{"StackedMounts staging: 2 mounts"},
 	},
+	{name: "a snapshot bound over its filesystem, as ceph-csi stages one", build: cases.With(snapshotStaged)},
+	{
+		name: "the same snapshot bound twice",
+		build: cases.With(snapshotStaged, func(c *healer.Case) {
+			p := &c.MountPoints[1]
+			p.Stack = slices.Insert(p.Stack, 0, p.Stack[0])
+		}),
+		want: []string{"StackedMounts staging: 3 mounts"},
+	},
+	{
+		name:  "a snapshot bound over another filesystem",
+		build: cases.With(snapshotStaged, func(c *healer.Case) { c.MountPoints[1].Stack[1].Dev.Minor++ }),
+		want:  []string{"StackedMounts staging:"},
+	},
 	{
 		name:  "placeholder on top",
 		build: cases.With(placeholderOnTop),
@@ -400,6 +414,12 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 }
 
 // otherMonitors has a CephFS mounted that names other monitors than the recorded mount did.
+func snapshotStaged(c *healer.Case) {
+	p := &c.MountPoints[1]
+	p.Stack = append([]facts.Mount{p.Stack[0]}, p.Stack...)
+	p.Stack[0].Root, c.Record.MountPoints[1].Root = "/.snap/s", "/.snap/s"
+}
+
 func otherMonitors(c *healer.Case) {
 	superblock(func(sb *healer.Superblock) { sb.FSType, sb.Source, sb.Device = "ceph", "10.0.0.2:6789:/volumes/v", nil })(c)
 	c.Record.FSType, c.Record.Source = "ceph", "10.0.0.1:6789:/volumes/v"

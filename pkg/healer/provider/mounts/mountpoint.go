@@ -29,6 +29,15 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	return found
 }
 
+// narrowed reports whether what is staged is a directory of the very filesystem beneath it: ceph-csi mounts a
+// CephFS at the staging path, and binds a snapshot over that. Without the top, pods would get all of it.
+func narrowed(p healer.MountPoint) bool {
+	top := p.Stack[0]
+	return p.Role == healer.RoleStaging && !slices.ContainsFunc(p.Stack[1:], func(m facts.Mount) bool {
+		return m.Dev != top.Dev || m.Root == top.Root || !facts.Beneath(m.Root, top.Root)
+	})
+}
+
 // leftBehind reports whether the top of a stack is a placeholder that duplicates the
 // mount below.
 func leftBehind(p healer.MountPoint) bool {
