@@ -37,6 +37,24 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 	}
 }
 
+// Where nothing is staged, each pod's mount may name another server.
+func TestRecordHasTheSourceOfEachMount(t *testing.T) {
+	b := newFixture(t)
+	b.unmount(staging)
+	b.publish(podB)
+	sources := map[string]string{podA: "10.0.0.1@tcp:/fs", podB: "10.0.0.2@tcp:/fs"}
+	for at, source := range sources {
+		b.change(at, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = export, "lustre", source })
+	}
+	b.answers[export] = goodSight
+	b.healthy()
+	for _, p := range b.record().MountPoints {
+		if p.Source != sources[p.Path] {
+			t.Errorf("%s: %q", p.Path, p.Source)
+		}
+	}
+}
+
 // A caller that says reader only gets no complaint of a filesystem that turned read-only. The loop,
 // which has no such word, must not take it for meant from then on.
 func TestRecordHasNoCallersReadOnly(t *testing.T) {

@@ -109,8 +109,8 @@ type MountPointRecord struct {
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
-	// Source is the mount's on NFS, where the root directory is "/" whichever directory
-	// of the server is mounted; empty for all others.
+	// Source is that of a mount without a device: on NFS the root directory is "/" whichever directory
+	// of the server is mounted. Empty for all others, and for those but NFS that an earlier build recorded.
 	Source string `json:"source,omitempty"`
 	// HadBlocks and HadInodes are true when a block and an inode were left for an
 	// unprivileged writer once: some filesystems never report any, and work.

@@ -197,6 +197,13 @@ var mountPointExamples = []example{
 		want: []string{"WrongVolumeMounted staging: source"},
 	},
 
+	{name: "nothing is staged, and two pods' mounts name different servers", build: cases.With(twoServers)},
+	{
+		name:  "nothing is staged, and a pod's mount names another server than it did",
+		build: cases.With(twoServers, func(c *healer.Case) { c.Record.MountPoints[1].Source = c.Record.Source }),
+		want:  []string{"WrongVolumeMounted target: source"},
+	},
+
 	{name: "daemon gone", build: cases.With(probe(syscall.ENOTCONN)), want: []string{"Disconnected target: ENOTCONN"}},
 	{
 		name:  "connection aborted",
@@ -418,6 +425,26 @@ func snapshotStaged(c *healer.Case) {
 	p := &c.MountPoints[1]
 	p.Stack = append([]facts.Mount{p.Stack[0]}, p.Stack...)
 	p.Stack[0].Root, c.Record.MountPoints[1].Root = "/.snap/s", "/.snap/s"
+}
+
+const secondPod = "/k/pods/b/mount"
+
+// twoServers is a Lustre volume that two pods have published, the second one since its server's address changed.
+func twoServers(c *healer.Case) {
+	const before, now = "10.0.0.1@tcp:/fs", "10.0.0.2@tcp:/fs"
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "lustre", before, facts.Identity{}
+	c.Superblocks = map[facts.Dev]healer.Superblock{}
+	for i, source := range []string{before, now} {
+		p, r := &c.MountPoints[i], &c.Record.MountPoints[i]
+		m := facts.Mount{ID: uint64(20 + i), Dev: facts.Dev{Minor: uint32(70 + i)}, Root: "/", Path: p.Path, FSType: "lustre", Source: source}
+		if i == 1 {
+			p.PodUID, p.Role, p.Path, m.Path = "b", healer.RoleTarget, secondPod, secondPod
+		}
+		p.Stack = []facts.Mount{m}
+		*r = healer.MountPointRecord{Role: healer.RoleTarget, Path: m.Path, Root: "/", Dev: m.Dev, MountID: m.ID, Source: source}
+		p.Want = r
+		c.Superblocks[m.Dev] = healer.Superblock{Dev: m.Dev, FSType: m.FSType, Source: source, Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}}
+	}
 }
 
 func otherMonitors(c *healer.Case) {
