@@ -60,7 +60,7 @@ func lastReplaced(c healer.Case) (replaced time.Duration) {
 	for _, f := range c.PreviousOfBoot() {
 		replaced = max(replaced, f.Since)
 	}
-	if c.RecordOfThisBoot() && podStayed(c) && slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool { return gone(c, p.Dev) }) {
+	if c.RecordOfThisBoot() && podStayed(c) && slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool { return gone(c, p.Dev) && !wentWithPod(c, p) }) {
 		replaced = node.SinceBoot() // at some time until now: the record is written after this
 	}
 	return replaced
@@ -74,6 +74,13 @@ func podStayed(c healer.Case) bool {
 		_, stays := c.MountPoint(p.Path)
 		return stays && p.Role == healer.RoleTarget
 	})
+}
+
+// wentWithPod reports whether a recorded mount point is a target that is no longer one of the volume. Where
+// nothing is staged its superblock may have been its pod's alone, and no other pod had it.
+func wentWithPod(c healer.Case, p healer.MountPointRecord) bool {
+	_, stays := c.MountPoint(p.Path)
+	return !stays && p.Role == healer.RoleTarget
 }
 
 // gone reports whether the host has a recorded superblock nowhere any more, and it is
@@ -265,9 +272,9 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 	was := *c.Record
 	was.Previous = c.PreviousOfBoot()
 	for _, p := range c.Record.MountPoints {
-		// With the last pod that had it the volume was unstaged: no container of a later pod
-		// can have that superblock.
-		unstaged := gone(c, p.Dev) && !podStayed(c) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
+		// With the last pod that had it the volume was unstaged, or its own mount went: no container of another
+		// pod can have that superblock.
+		unstaged := gone(c, p.Dev) && (!podStayed(c) || wentWithPod(c, p)) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
 		if !p.Dev.Zero() && !now.HasDev(p.Dev) && !unstaged {
 			addPrevious(&was, c, p.Dev)
 		}

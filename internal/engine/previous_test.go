@@ -617,3 +617,32 @@ func TestRestageWithARecordOfAnEarlierBoot(t *testing.T) {
 type unwritable struct{ Records }
 
 func (unwritable) Save(healer.Record) error { return fmt.Errorf("save: %w", syscall.EROFS) }
+
+// Where nothing is staged, each pod's mount may be a filesystem instance of its own. One that went with its
+// pod was not replaced: no other pod had it.
+func TestAnInstanceThatGoesWithItsPodWasNotReplaced(t *testing.T) {
+	b := newFixture(t)
+	b.unmount(staging)
+	b.publish(podB)
+	for p, dev := range map[string]facts.Dev{podA: previously, podB: renewed} {
+		b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = dev, "nfs4", "127.0.0.1:/" })
+		b.answers[dev] = goodSight
+	}
+	b.healthy()
+	b.unverified = []facts.Unverified{{Workload: facts.Workload{PodUID: "uid-b", ContainerID: "c"}, Why: facts.WhySandbox, Started: time.Second}}
+	b.unmount(podA)
+	delete(b.files, podA)
+	for range 2 {
+		b.heal(healer.Volume{ID: volID, Path: podB})
+		if got := b.last().Unverified; len(got) != 0 {
+			t.Errorf("of the other pod: %+v", got)
+		}
+	}
+	b.change(podB, func(m *facts.Mount) { m.Dev, m.ID = third, 900 })
+	b.answers[third] = goodSight
+	if b.heal(healer.Volume{ID: volID, Path: podB}); len(b.last().Unverified) != 1 {
+		t.Errorf("its own was replaced: %+v", b.last().Unverified)
+	}
+}
+
+var third = facts.Dev{Minor: 77}
