@@ -204,6 +204,19 @@ var mountPointExamples = []example{
 		want:  []string{"WrongVolumeMounted target: source"},
 	},
 
+	{name: "nothing is staged, and two pods' mounts have different versions of NFS", build: cases.With(twoServers, secondIs("nfs", "nfs4"))},
+	{name: "another version of NFS, in another boot", build: cases.With(twoServers, secondIs("nfs", "nfs4"), bootedSince)},
+	{
+		name:  "a mount of another version of NFS came",
+		build: cases.With(twoServers, secondIs("nfs", "nfs4"), func(c *healer.Case) { c.Record.MountPoints[1].MountID-- }),
+		want:  []string{"WrongVolumeMounted target: filesystem type is nfs4"},
+	},
+	{
+		name:  "a FUSE filesystem instead of NFS, in another boot",
+		build: cases.With(twoServers, secondIs("nfs", "fuse.x"), bootedSince),
+		want:  []string{"WrongVolumeMounted target: filesystem type is fuse.x"},
+	},
+
 	{name: "daemon gone", build: cases.With(probe(syscall.ENOTCONN)), want: []string{"Disconnected target: ENOTCONN"}},
 	{
 		name:  "connection aborted",
@@ -446,6 +459,21 @@ func twoServers(c *healer.Case) {
 		c.Superblocks[m.Dev] = healer.Superblock{Dev: m.Dev, FSType: m.FSType, Source: source, Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}}
 	}
 }
+
+// secondIs has the volume of twoServers recorded with one type, which its first pod has, and the second pod's of another.
+func secondIs(first, second string) cases.Change {
+	return func(c *healer.Case) {
+		c.Record.FSType = first
+		for i, fsType := range []string{first, second} {
+			m := &c.MountPoints[i].Stack[0]
+			sb := c.Superblocks[m.Dev]
+			m.FSType, sb.FSType = fsType, fsType
+			c.Superblocks[m.Dev] = sb
+		}
+	}
+}
+
+func bootedSince(c *healer.Case) { c.Record.BootID = "before" }
 
 func otherMonitors(c *healer.Case) {
 	superblock(func(sb *healer.Superblock) { sb.FSType, sb.Source, sb.Device = "ceph", "10.0.0.2:6789:/volumes/v", nil })(c)

@@ -76,13 +76,14 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	if facts.IsNFS(sb.FSType) { // each mount of a superblock may name the server in its own way
 		source = top.Source
 	}
+	recorded := c.RecordOfThisBoot() && top.ID != 0 && top.ID == p.Want.MountID // the very mount: the type in the record may be that of another pod's
 	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
 	switch {
 	case !ofRecord:
 		return "" // a driver made it of the staged filesystem; only that one has an identity
 	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
 		return "it is not what is staged, as it was when the volume was last healthy"
-	case sb.FSType != c.Record.FSType:
+	case sb.FSType != c.Record.FSType && !recorded && !(sameClient(sb.FSType, c.Record.FSType) && stagedSince(c, p)):
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
 	case sb.Device == nil && source != cmp.Or(p.Want.Source, c.Record.Source) && !stagedSince(c, p):
 		if facts.IsFUSE(sb.FSType) {
@@ -102,6 +103,14 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
 	}
 	return ""
+}
+
+// sameClient reports whether a server or a daemon may give a volume either filesystem type: another version of NFS
+// is agreed upon, or of a driver installed.
+func sameClient(a, b string) bool {
+	return slices.ContainsFunc([]facts.Traits{facts.NFS, facts.SMB, facts.FUSE}, func(t facts.Traits) bool {
+		return facts.IsType(a, t) && facts.IsType(b, t)
+	})
 }
 
 // stagedSince reports whether kubelet has had the volume staged for other pods, or in another boot, than the
