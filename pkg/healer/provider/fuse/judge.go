@@ -17,6 +17,7 @@ const (
 	adviceStopped = "kill -CONT %d lets it go on; see who stopped it"
 	adviceStorage = "see in the daemon's log why its storage does not answer: the server, the way to it, the key, or that what the volume shows is gone there"
 	adviceOld     = "the PersistentVolume or its Secret was changed at %s, after process %d was started, which goes by the old one; a daemon that the driver starts after that one was ended goes by the new one, and what was not written yet is lost then"
+	adviceStarts  = "see whether the pod's containers have started, and why not; end no process for it before they have"
 	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for; if it is ended, what was not written yet is lost"
 )
 
@@ -58,9 +59,19 @@ func (j judgement) condition() (healer.Condition, bool) {
 			how = "stopped by a debugger"
 		}
 		return j.one(healer.DaemonStopped, fmt.Sprintf(adviceStopped, first.PID), "%s is %s; %s", j.served(), how, j.waiting()), true
+	case j.sb.Answer.Outstanding.IsZero() && !j.answeredBefore(): // nobody has read the request
+		return j.one(healer.DaemonHung, adviceStarts, "%s was not seen to answer since it was mounted; its daemon may not have begun, as a sidecar's is not before the pod's containers (gcsfuse)", j.served()), true
 	default:
 		return j.one(healer.DaemonHung, adviceHung, "%s does not answer; %s%s", j.served(), j.waiting(), j.server()), true
 	}
+}
+
+// answeredBefore reports whether the record has the superblock at one of its mount points: the number alone may
+// have been that of another pod's mount.
+func (j judgement) answeredBefore() bool {
+	return j.c.RecordOfThisBoot() && slices.ContainsFunc(j.c.MountPoints, func(p healer.MountPoint) bool {
+		return p.Dev() == j.dev && p.Want != nil && p.Want.Dev == j.dev
+	})
 }
 
 // adviceStorage names also what was changed since the daemon was started.

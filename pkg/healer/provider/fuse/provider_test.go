@@ -34,6 +34,15 @@ func rcloneOf(command, cgroup string) connection {
 	return connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{d}}}
 }
 
+// recordedAt returns a case with a record of the superblock at a path.
+func recordedAt(path string, c healer.Case) healer.Case {
+	c.Record = &healer.Record{MountPoints: []healer.MountPointRecord{{Path: path, Dev: served}}}
+	for i := range c.MountPoints {
+		c.MountPoints[i].Want = c.Record.MountPoint(c.MountPoints[i].Path)
+	}
+	return c
+}
+
 var conditionCases = map[string]struct {
 	c      healer.Case
 	of     connection
@@ -96,6 +105,18 @@ var conditionCases = map[string]struct {
 		of:     connection{daemons: lives, before: 2, after: 2},
 		reason: healer.DaemonHung,
 		says:   []string{"the daemon of FUSE connection 52, process 4711 rclone", "does not answer; 2 requests wait, and none was answered within 100ms", "pod p-1 container abcdef012345), does not answer"},
+	},
+	"never answered, and its number was that of another pod's": {
+		c:      recordedAt("/k/pods/b/mount", owes(time.Time{})),
+		of:     connection{daemons: lives, before: 2, after: 2},
+		reason: healer.DaemonHung,
+		says:   []string{"a sidecar's is not before the pod's containers", "end no process"},
+	},
+	"answered before": {
+		c:      recordedAt(published, owes(time.Time{})),
+		of:     connection{daemons: lives, before: 2, after: 2},
+		reason: healer.DaemonHung,
+		says:   []string{"none was answered within 100ms", "what the daemon waits for"},
 	},
 	"hung, drains": {
 		c:      silent(),
