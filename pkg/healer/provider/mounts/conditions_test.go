@@ -199,9 +199,25 @@ var mountPointExamples = []example{
 
 	{name: "nothing is staged, and two pods' mounts name different servers", build: cases.With(twoServers)},
 	{
-		name:  "nothing is staged, and a pod's mount names another server than it did",
-		build: cases.With(twoServers, func(c *healer.Case) { c.Record.MountPoints[1].Source = c.Record.Source }),
-		want:  []string{"WrongVolumeMounted target: source"},
+		name: "nothing is staged, and an earlier build recorded two pods' mounts that name different servers",
+		build: cases.With(twoServers, func(c *healer.Case) {
+			c.Record.MountPoints[0].Source, c.Record.MountPoints[1].Source = "", ""
+		}),
+	},
+	{
+		name: "nothing is staged, and two pods' mounts of one superblock name different servers (CephFS)",
+		build: cases.With(twoServers, func(c *healer.Case) {
+			first := c.MountPoints[0].Dev()
+			delete(c.Superblocks, c.MountPoints[1].Dev())
+			c.MountPoints[1].Stack[0].Dev, c.Record.MountPoints[1].Dev = first, first
+		}),
+	},
+	{
+		name: "nothing is staged, and a pod's mount names another server than it did",
+		build: cases.With(twoServers, func(c *healer.Case) {
+			c.Record.MountPoints[1].Source, c.Record.MountPoints[1].MountID = c.Record.Source, 1
+		}),
+		want: []string{"WrongVolumeMounted target: source"},
 	},
 
 	{name: "nothing is staged, and two pods' mounts have different versions of NFS", build: cases.With(twoServers, secondIs("nfs", "nfs4"))},
@@ -433,7 +449,7 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 	}
 }
 
-// otherMonitors has a CephFS mounted that names other monitors than the recorded mount did.
+// snapshotStaged has a snapshot bound over the filesystem that it is in.
 func snapshotStaged(c *healer.Case) {
 	p := &c.MountPoints[1]
 	p.Stack = append([]facts.Mount{p.Stack[0]}, p.Stack...)
@@ -475,6 +491,7 @@ func secondIs(first, second string) cases.Change {
 
 func bootedSince(c *healer.Case) { c.Record.BootID = "before" }
 
+// otherMonitors has a CephFS mounted that names other monitors than the recorded mount did.
 func otherMonitors(c *healer.Case) {
 	superblock(func(sb *healer.Superblock) { sb.FSType, sb.Source, sb.Device = "ceph", "10.0.0.2:6789:/volumes/v", nil })(c)
 	c.Record.FSType, c.Record.Source = "ceph", "10.0.0.1:6789:/volumes/v"
