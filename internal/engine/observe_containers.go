@@ -121,8 +121,12 @@ func (o *observation) foreign(m facts.Mount, s containerScan) bool {
 	switch {
 	case slices.Contains(s.previous, m.Dev):
 		// Another filesystem may have got the number. A disk may have got another
-		// node, and so its filesystem another source.
-		return m.FSType != s.now.FSType || m.Source != s.now.Source && s.now.Dev.Major == 0
+		// node, and so its filesystem another source. Where nothing is staged, each pod's mount may have one of its own.
+		return !slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool {
+			top, mounted := p.Top()
+			alike := m.FSType == top.FSType && (m.Source == top.Source || top.Dev.Major != 0)
+			return alike && mounted && p.Proven && o.c.Superblock(p).Works()
+		})
 	case m.Dev == s.now.Dev:
 		return !m.Guarded() && (!facts.IsNFS(m.FSType) || m.Source != s.now.Source)
 	default:

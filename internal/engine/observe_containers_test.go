@@ -592,3 +592,25 @@ func TestContainersAfterAScanThatWasCut(t *testing.T) {
 		t.Errorf("the bare directory: looked for those of %v, found %+v", b.walks, b.last().OnBare)
 	}
 }
+
+// Where nothing is staged, each pod's mount may have a source of its own: whichever the call names, a
+// container has what its own pod's mount was before.
+func TestContainersOfPodsWhoseMountsHaveOtherSources(t *testing.T) {
+	b := newFixture(t)
+	b.unmount(staging)
+	b.publish(podB)
+	for p, dev := range map[string]facts.Dev{podA: previously, podB: third} {
+		b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource+p })
+		b.answers[dev] = goodSight
+	}
+	b.mounts = append(b.mounts, facts.Mount{ID: 9999, OldID: 9999, OldParent: 1, Path: "/some", Root: "/", Dev: facts.Dev{Minor: 33}})
+	b.healthy()
+	b.run("uid-a", previously, func(m *facts.ContainerMount) { m.Mount.Source = fuseSource + podA })
+	b.change(podA, func(m *facts.Mount) { m.Dev, m.ID = renewed, 10000 })
+	b.answers[renewed] = goodSight
+	for _, p := range []string{podB, podA} {
+		if b.heal(healer.Volume{ID: volID, Path: p}); len(b.inContainers()) != 1 {
+			t.Errorf("by %s: %+v", p, b.inContainers())
+		}
+	}
+}

@@ -172,8 +172,8 @@ func sourceFor(c healer.Case, mp healer.MountPoint) (source healer.MountPoint, s
 		}
 		now := p.Stack[0]
 		dir, shown := facts.Below(now.Root, was.Root)
-		if facts.IsNFS(now.FSType) && now.Source != was.Source {
-			shown = false // on NFS the root is "/" whichever directory is mounted
+		if now.Dev.Major == 0 && now.Source != was.Source {
+			shown = false // on NFS the root is "/" whichever directory is mounted, and another pod's mount may be of its own
 		}
 		if _, unusable := c.Unusable(p); shown && now.FSType == was.FSType && !unusable {
 			best, source, sub, found = rank(p, mp), p, dir, true

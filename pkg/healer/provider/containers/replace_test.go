@@ -379,3 +379,14 @@ func TestReplaceTogether(t *testing.T) {
 		}
 	}
 }
+
+// Where nothing is staged, another pod's mount may be of another source.
+func TestSourceIsNoMountOfAnotherSource(t *testing.T) {
+	c := cases.With(healedOnHost)()
+	for i := range c.MountPoints[:2] {
+		c.MountPoints[i].Stack[0].Source = "another"
+	}
+	if source, _, found := sourceFor(c, c.MountPoints[2]); found {
+		t.Errorf("%+v", source)
+	}
+}
