@@ -135,6 +135,10 @@ func TestMigratedVolume(t *testing.T) {
 			corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "azure-storage-account-acc-secret", ShareName: "s"}},
 			"", "file.csi.azure.com", "#acc#s#pv-1#shop",
 		},
+		"Azure file, a Secret of one's own": {
+			corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "azure-secret", ShareName: "s"}},
+			"", "file.csi.azure.com", "#azure-secret#s#pv-1#shop",
+		},
 		"GCE":           {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "europe-west1-b", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/europe-west1-b/disks/d"},
 		"GCE, regional": {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "europe-west1-b__europe-west1-c", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/regions/europe-west1/disks/d"},
 		"GCE, nowhere":  {corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "d"}}, "", "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d"},

@@ -4,11 +4,14 @@ package intree
 import (
 	"cmp"
 	"path"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
+
+var provisionersSecret = regexp.MustCompile(`^.*?azure-storage-account-(.+)-secret.*$`)
 
 // Migrated returns driver and handle by which kubelet mounts a PersistentVolume of an in-tree plugin (k8s.io/csi-translation-lib);
 // nil for other ones. Classes of such a plugin, as gp2 of EKS, have new PersistentVolumes made in that form, too.
@@ -26,7 +29,7 @@ func Migrated(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
 		return &corev1.CSIPersistentVolumeSource{Driver: "pxd.portworx.com", VolumeHandle: s.PortworxVolume.VolumeID}
 	case s.AzureFile != nil:
 		namespace := ptr.Deref(s.AzureFile.SecretNamespace, ptr.Deref(s.ClaimRef, corev1.ObjectReference{}).Namespace)
-		account := strings.TrimSuffix(strings.TrimPrefix(s.AzureFile.SecretName, "azure-storage-account-"), "-secret")
+		account := provisionersSecret.ReplaceAllString(s.AzureFile.SecretName, "$1") // else the whole name
 		group := v.Annotations["kubernetes.io/azure-file-resource-group"]
 		return &corev1.CSIPersistentVolumeSource{Driver: "file.csi.azure.com", VolumeHandle: strings.Join([]string{group, account, s.AzureFile.ShareName, v.Name, namespace}, "#")}
 	case s.GCEPersistentDisk != nil:
