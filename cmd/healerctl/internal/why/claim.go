@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-addons/node-healer/cmd/healerctl/internal/kube"
+	"github.com/csi-addons/node-healer/internal/intree"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
@@ -88,10 +89,12 @@ func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	case apierrors.IsNotFound(err):
 		p.lost(claim.Name, claim.Spec.VolumeName)
 		return
-	case p.read("PersistentVolume "+claim.Spec.VolumeName, err) && pv.Spec.CSI != nil:
-		// As the attach-detach controller takes it (IsMultiAttachAllowed in Kubernetes' pkg/volume/util).
-		shared := len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
-		p.volumes = append(p.volumes, volume{claim.Name, pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, shared})
+	case p.read("PersistentVolume "+claim.Spec.VolumeName, err):
+		if csi := cmp.Or(pv.Spec.CSI, intree.Migrated(pv)); csi != nil {
+			// As the attach-detach controller takes it (IsMultiAttachAllowed in Kubernetes' pkg/volume/util).
+			shared := len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
+			p.volumes = append(p.volumes, volume{claim.Name, pv.Name, csi.Driver, csi.VolumeHandle, shared})
+		}
 	}
 	p.well = append(p.well, p.health(ctx, claim))
 }

@@ -163,10 +163,14 @@ func TestShared(t *testing.T) {
 			AccessModes:            c.modes,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
 		}}
-		p := waiting(t, pv)
-		p.bound(t.Context(), claim)
-		if len(p.volumes) != 1 || p.volumes[0].shared != c.shared {
-			t.Errorf("%v: %+v", c.modes, p.volumes)
+		inTree := pv.DeepCopy()
+		inTree.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "h"}}
+		for _, pv := range []*corev1.PersistentVolume{pv, inTree} {
+			p := waiting(t, pv)
+			p.bound(t.Context(), claim)
+			if len(p.volumes) != 1 || p.volumes[0].shared != c.shared || p.volumes[0].handle != "h" {
+				t.Errorf("%v: %+v", c.modes, p.volumes)
+			}
 		}
 	}
 }
