@@ -88,6 +88,9 @@ func TestImageIsPinned(t *testing.T) {
 
 func TestEverythingIsInTheNamespace(t *testing.T) {
 	ns := read[corev1.Namespace](t, "namespace.yaml")
+	if selector, set := ns.Annotations["openshift.io/node-selector"]; !set || selector != "" {
+		t.Error("OpenShift's default node selector counts for the DaemonSets")
+	}
 	sa := read[corev1.ServiceAccount](t, "serviceaccount.yaml")
 	ds := readDaemonSet(t)
 
