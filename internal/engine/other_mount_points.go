@@ -201,7 +201,7 @@ func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
 // mounted in this boot. Another one is most likely that of a pod that ends or begins: if
 // nobody says that its pod does not want it, it is noted as not judged.
 func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, error) {
-	if p.Inspect.Kind == facts.KindBlock { // as TopoLVM did until 2024; one that is published otherwise is a file while it is not mounted
+	if isDeviceNode(p) {
 		o.c.Unjudged = append(o.c.Unjudged, healer.Unjudged{MountPoint: p, Why: "the driver made a device node there and mounted nothing, and only what is mounted is asked"})
 		return false, nil
 	}
@@ -239,7 +239,7 @@ func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, erro
 // to be judged, if it is empty, and fails if nobody may want it.
 func (o *observation) wanted(ctx context.Context) error {
 	p := o.c.MountPoints[0]
-	if len(p.Stack) > 0 || !o.c.Volume.Unasked && p.Inspect.Kind != facts.KindBlock {
+	if len(p.Stack) > 0 || !o.c.Volume.Unasked && !isDeviceNode(p) {
 		return nil
 	}
 	before := len(o.c.Unjudged)
@@ -251,6 +251,12 @@ func (o *observation) wanted(ctx context.Context) error {
 	}
 	o.c.MountPoints = slices.Delete(o.c.MountPoints, 0, 1)
 	return nil
+}
+
+// isDeviceNode reports whether an empty mount point of kubelet's is a device node, as TopoLVM made one until 2024:
+// what is published otherwise is a file while it is not mounted.
+func isDeviceNode(p healer.MountPoint) bool {
+	return p.Inspect.Kind == facts.KindBlock && p.Inspect.VolData != nil
 }
 
 // superblockOf returns the superblock that a container of an empty mount point would
