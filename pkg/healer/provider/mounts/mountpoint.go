@@ -83,7 +83,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return "" // a driver made it of the staged filesystem; only that one has an identity
 	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
 		return "it is not what is staged, as it was when the volume was last healthy"
-	case sb.FSType != c.Record.FSType && !recorded && !(sameClient(sb.FSType, c.Record.FSType) && stagedSince(c, p)):
+	case sb.FSType != c.Record.FSType && !recorded && (!sameClient(sb.FSType, c.Record.FSType) || !stagedSince(c, p)):
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
 	case sb.Device == nil && !recorded && source != cmp.Or(p.Want.Source, c.Record.Source) && !stagedSince(c, p):
 		if facts.IsFUSE(sb.FSType) {
