@@ -19,7 +19,7 @@ A heal needs Linux 5.14. What older kernels lack:
 - Below 6.15 an ext4 that shut itself down is found only by fsync(2) of its root: not in a check or a dry run, nor where no write may be tried.
 - Below 6.15 mounts inside a container's dead mount cannot be brought along: such containers are left alone.
 - Below 6.13 the mount table is read several times for each call.
-- Below 6.0 an ext4 on a disk without serial number, WWID and device-mapper UUID is never healed. (No virtio disk's serial number is read, because that asks the device.)
+- Below 6.0 an ext4 on a disk without serial number, WWID and device-mapper UUID is never healed. Such are virtio's (reading serial numbers asks them), GCE's NVMe, Proxmox's and Longhorn's.
 - Below 6.8 mounts have no unique ids: each check walks over all processes; tmpfs is never rebound; a container's mount is proven only while the host has the same filesystem instance.
 - Below 6.5 a dead FUSE mount (ENOTCONN) is covered by the new one instead of replaced; any other dead mount is reported (ReplaceNotSupported).
 
