@@ -58,7 +58,7 @@ func (c *Cluster) persistentVolume(ctx context.Context, of healer.Case, w *view)
 	switch {
 	case err != nil:
 		return nil, err
-	case intree.Migrated(pv) != nil:
+	case pv.Spec.CSI == nil && intree.CSI(pv) != nil:
 		return nil, fmt.Errorf("PersistentVolume %s is of an in-tree plugin, and what kubelet tells the driver that it was migrated to is not known here", pv.Name)
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != of.Driver || pv.Spec.CSI.VolumeHandle != of.Volume.ID:
 		return nil, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -104,7 +103,7 @@ func (k kind[T]) strip(o T) {
 
 func stripVolume(v *corev1.PersistentVolume) {
 	spec := corev1.PersistentVolumeSpec{AccessModes: v.Spec.AccessModes, ClaimRef: v.Spec.ClaimRef, StorageClassName: v.Spec.StorageClassName}
-	if csi := cmp.Or(v.Spec.CSI, intree.Migrated(v)); csi != nil {
+	if csi := intree.CSI(v); csi != nil {
 		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
 	}
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -202,7 +201,7 @@ func (r *Reconciler) readDaemons(ctx context.Context, e *evidence) error {
 func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 	mine := e.volume.pv
 	return list(ctx, r, &corev1.PersistentVolumeList{}, everywhere, func(pv *corev1.PersistentVolume) error {
-		if csi := cmp.Or(pv.Spec.CSI, intree.Migrated(pv)); csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
+		if csi := intree.CSI(pv); csi != nil && pv.Name != mine.Name && csi.Driver == mine.Spec.CSI.Driver && csi.VolumeHandle == mine.Spec.CSI.VolumeHandle {
 			e.twins = append(e.twins, pv.Name)
 		}
 		return nil

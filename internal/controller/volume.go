@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -53,7 +52,7 @@ func (r *Reconciler) readVolume(ctx context.Context, namespace, name string) (vo
 		return v, err
 	}
 	ref := v.pv.Spec.ClaimRef
-	v.pv.Spec.CSI = cmp.Or(v.pv.Spec.CSI, intree.Migrated(v.pv))
+	v.pv.Spec.CSI = intree.CSI(v.pv)
 	switch {
 	case err != nil || ref == nil || ref.Namespace != namespace || ref.Name != name || ref.UID != claim.UID:
 		return v, &ending{reason: ReasonClaimNotBound, message: fmt.Sprintf("the PersistentVolume %s is not bound to the claim", claim.Spec.VolumeName)}

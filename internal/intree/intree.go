@@ -13,10 +13,12 @@ import (
 
 var provisionersSecret = regexp.MustCompile(`^.*?azure-storage-account-(.+)-secret.*$`)
 
-// Migrated returns driver and handle by which kubelet mounts a PersistentVolume of an in-tree plugin (k8s.io/csi-translation-lib);
+// CSI returns driver and handle by which kubelet mounts a PersistentVolume, also one of an in-tree plugin (k8s.io/csi-translation-lib);
 // nil for other ones. Classes of such a plugin, as gp2 of EKS, have new PersistentVolumes made in that form, too.
-func Migrated(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
+func CSI(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
 	switch s := v.Spec; {
+	case s.CSI != nil:
+		return s.CSI
 	case s.AWSElasticBlockStore != nil: // vol-1, aws:///vol-1 or aws://<zone>/vol-1
 		return &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: path.Base(s.AWSElasticBlockStore.VolumeID)}
 	case s.AzureDisk != nil:

@@ -90,7 +90,7 @@ func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		p.lost(claim.Name, claim.Spec.VolumeName)
 		return
 	case p.read("PersistentVolume "+claim.Spec.VolumeName, err):
-		if csi := cmp.Or(pv.Spec.CSI, intree.Migrated(pv)); csi != nil {
+		if csi := intree.CSI(pv); csi != nil {
 			// As the attach-detach controller takes it (IsMultiAttachAllowed in Kubernetes' pkg/volume/util).
 			shared := len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 			p.volumes = append(p.volumes, volume{claim.Name, pv.Name, csi.Driver, csi.VolumeHandle, shared})
