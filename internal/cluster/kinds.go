@@ -137,7 +137,14 @@ func stripPod(p *corev1.Pod) {
 			volumes = append(volumes, v)
 		}
 	}
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: p.Spec.RestartPolicy, Volumes: volumes}
+	restart := p.Spec.RestartPolicy
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		// A container's own policy counts before the pod's (Kubernetes 1.35): the pod may end by itself.
+		if c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			restart = corev1.RestartPolicy(*c.RestartPolicy)
+		}
+	}
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: restart, Volumes: volumes}
 	status := corev1.PodStatus{Phase: p.Status.Phase}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {

@@ -99,6 +99,11 @@ func TestWantedByThePod(t *testing.T) {
 			s.pod.Spec.Volumes[0].VolumeSource = inline
 			s.name = volumeName{driver: "x", handle: kubetest.Handle, directory: "data"}
 		}, "does not list"},
+		"a container of it may end, and runs": {func(s *scene) {
+			kubetest.RunOnce(s.pod)
+			s.pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+			s.pod.Spec.Containers = []corev1.Container{{Name: "app", RestartPolicy: new(corev1.ContainerRestartPolicyNever)}}
+		}, "only a running one shows"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
