@@ -104,11 +104,14 @@ func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim) (well time.Time) {
 	var sick []string
 	var checked time.Time
+	last := map[string]volumehealth.Value{} // by node: one that was registered anew has said more under its old UID
 	for name, text := range claim.Annotations {
 		var said volumehealth.Value
-		if !strings.HasPrefix(name, volumehealth.Annotation) || json.Unmarshal([]byte(text), &said) != nil {
-			continue
+		if strings.HasPrefix(name, volumehealth.Annotation) && json.Unmarshal([]byte(text), &said) == nil && said.LastChecked >= last[said.Node].LastChecked {
+			last[said.Node] = said
 		}
+	}
+	for _, said := range last {
 		at, err := time.Parse(time.RFC3339, said.LastChecked)
 		if err == nil && at.After(checked) {
 			checked = at
@@ -123,19 +126,19 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 		}
 	}
 	slices.Sort(sick)
-	var last *v1alpha1.VolumeHealJob
+	var job *v1alpha1.VolumeHealJob
 	err := kube.Each(ctx, p.Client, kube.Jobs, p.Namespace, "", func(j *v1alpha1.VolumeHealJob) {
-		if j.Spec.Target.PersistentVolumeClaim == claim.Name && (last == nil || last.CreationTimestamp.Before(&j.CreationTimestamp)) {
-			last = j
+		if j.Spec.Target.PersistentVolumeClaim == claim.Name && (job == nil || job.CreationTimestamp.Before(&j.CreationTimestamp)) {
+			job = j
 		}
 	})
 	if !kube.UnknownKind(err) {
 		p.read("VolumeHealJobs", err)
 	}
-	if last != nil && (last.Status.CompletionTime == nil || last.Status.CompletionTime.After(checked)) {
-		for _, n := range last.Status.Nodes {
+	if job != nil && (job.Status.CompletionTime == nil || job.Status.CompletionTime.After(checked)) {
+		for _, n := range job.Status.Nodes {
 			if ptr.Deref(n.Abnormal, n.Code != "" && n.Code != "OK") {
-				sick = append(sick, fmt.Sprintf("VolumeHealJob %s, node %s: %s", last.Name, n.Node, cmp.Or(n.Message, n.Reason)))
+				sick = append(sick, fmt.Sprintf("VolumeHealJob %s, node %s: %s", job.Name, n.Node, cmp.Or(n.Message, n.Reason)))
 			}
 		}
 	}

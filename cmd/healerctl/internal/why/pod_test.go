@@ -142,6 +142,22 @@ func TestUnhealthyBefore(t *testing.T) {
 	}
 }
 
+// A node that was registered anew under its name has another UID, and nothing takes away what it said under the old one.
+func TestUnhealthyUnderAnOldUID(t *testing.T) {
+	p, now := waiting(t), time.Now().UTC().Truncate(time.Second)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{}}}
+	for uid, state := range map[string]string{"old": "unhealthy", "new": "healthy"} {
+		at := now
+		if uid == "old" {
+			at = now.Add(-time.Hour)
+		}
+		claim.Annotations[volumehealth.Annotation+uid] = fmt.Sprintf(`{"state":%q,"node":"here","lastChecked":%q}`, state, at.Format(time.RFC3339))
+	}
+	if well := p.health(t.Context(), claim); len(p.Causes) > 0 || !well.Equal(now) {
+		t.Errorf("well %s: %+v", well, p.Causes)
+	}
+}
+
 // Kubernetes attaches a volume to several nodes if any of its modes allows that, and leaves one
 // without modes to its driver.
 func TestShared(t *testing.T) {
