@@ -46,7 +46,7 @@ func (w *view) wantedBy(p *corev1.Pod) error {
 	// One that can end by itself and has begun: kubelet unmounts the volumes of one that has ended
 	// before the API may show it. RestartPolicyAlways is the API's default.
 	case cmp.Or(p.Spec.RestartPolicy, corev1.RestartPolicyAlways) != corev1.RestartPolicyAlways && hasRun(p):
-		return fmt.Errorf("%s, or a container of it, has restartPolicy %s and its containers have run, %w", what, p.Spec.RestartPolicy, errMayHaveEnded)
+		return fmt.Errorf("%s may end by itself (restartPolicy, also of a container, or activeDeadlineSeconds) and its containers have run, %w", what, errMayHaveEnded)
 	}
 	return nil
 }

@@ -99,6 +99,10 @@ func TestWantedByThePod(t *testing.T) {
 			s.pod.Spec.Volumes[0].VolumeSource = inline
 			s.name = volumeName{driver: "x", handle: kubetest.Handle, directory: "data"}
 		}, "does not list"},
+		"it has a deadline, and runs": {func(s *scene) {
+			kubetest.RunOnce(s.pod)
+			s.pod.Spec.RestartPolicy, s.pod.Spec.ActiveDeadlineSeconds = corev1.RestartPolicyAlways, new(int64(60))
+		}, "only a running one shows"},
 		"a container of it may end, and runs": {func(s *scene) {
 			kubetest.RunOnce(s.pod)
 			s.pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
