@@ -129,8 +129,8 @@ func (c *certificates) run(ctx context.Context) {
 const (
 	// selfSignedLife is longer than a pod lives, and the next one makes another.
 	selfSignedLife = 10 * 365 * 24 * time.Hour
-	// clockSkew allows for clients whose clocks are behind.
-	clockSkew = time.Hour
+	// clockSkew allows for clients whose clocks are behind, as all are when this node's was ahead.
+	clockSkew = selfSignedLife
 )
 
 // makeCertificate returns a self-signed certificate. A handshake, which any client may
