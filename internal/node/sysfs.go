@@ -59,6 +59,11 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 		d.Identity.Size = n * sectorSize
 	}
 	d.DiskSeq, _ = strconv.ParseUint(text(disk+"/diskseq"), 10, 64)
+	if strings.HasPrefix(filepath.Base(disk), "nbd") {
+		// The next image that is attached there gets the same device with its DiskSeq (nbd_find_get_unused in
+		// drivers/block/nbd.c). What tells images apart is the client's name for its own (Linux 5.14).
+		d.DiskSeq, d.Identity.Serial = 0, text(disk+"/backend")
+	}
 	if isMapping(dir) {
 		m, paths := mappingOf(dir, maxStacked)
 		d.Identity.DMUUID, d.Mapping, d.DeadPaths = m.UUID, &m, deadPaths(paths)

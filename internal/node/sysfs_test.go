@@ -75,6 +75,14 @@ var recordedSysfs = map[string]string{
 	"devices/virtual/block/loop3/diskseq":           "77\n",
 	"devices/virtual/block/loop3/loop/backing_file": "/var/img (deleted)\n",
 
+	"dev/block/43:0":                     "-> ../../devices/virtual/block/nbd0",
+	"devices/virtual/block/nbd0/size":    "8\n",
+	"devices/virtual/block/nbd0/diskseq": "5\n",
+	"devices/virtual/block/nbd0/backend": "0001-0009-rook-ceph-0000000000000001-aa\n",
+	"dev/block/43:32":                    "-> ../../devices/virtual/block/nbd1",
+	"devices/virtual/block/nbd1/size":    "8\n",
+	"devices/virtual/block/nbd1/diskseq": "6\n",
+
 	"dev/block/259:0":                        "-> ../../devices/pci0/nvme/nvme0/nvme0n1",
 	"devices/pci0/nvme/nvme0/serial":         "S4EVNX0R   \n",
 	"devices/pci0/nvme/nvme0/nvme0n1/device": "-> ../../nvme0",
@@ -120,7 +128,9 @@ func TestBlockDevice(t *testing.T) {
 			Dev: facts.Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: facts.Identity{Size: 64 << 20},
 			BackingFileGone: true,
 		},
-		"NVMe": {Dev: facts.Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: facts.Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
+		"nbd, one device for all images":   {Dev: facts.Dev{Major: 43, Minor: 0}, Name: "nbd0", Identity: facts.Identity{Serial: "0001-0009-rook-ceph-0000000000000001-aa", Size: 4096}},
+		"nbd, of a client that names none": {Dev: facts.Dev{Major: 43, Minor: 32}, Name: "nbd1", Identity: facts.Identity{Size: 4096}},
+		"NVMe":                             {Dev: facts.Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: facts.Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
 		"NVMe of EBS, a controller for each disk": {
 			Dev: facts.Dev{Major: 259, Minor: 1}, Name: "nvme1n1",
 			Identity: facts.Identity{WWID: "nvme.1d0f-766f6c30-416d617a-00000001", Serial: "vol0123456789abcdef0", Size: 4096},
