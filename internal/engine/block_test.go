@@ -77,6 +77,26 @@ func TestStagedBlockVolumeIsFound(t *testing.T) {
 	}
 }
 
+// Nothing but the device says of a raw block volume that it is for readers only, and no call of the loop.
+func TestBlockVolumeForReadersIsRecorded(t *testing.T) {
+	for name, said := range map[string]*healer.Capability{"the loop": nil, "a caller": {Access: healer.AccessBlock, ReadOnly: true}} {
+		b := newBlockBench(t)
+		a := b.answers[facts.Dev{Minor: 5}]
+		a.Device.ReadOnly = true
+		b.answers[facts.Dev{Minor: 5}] = a
+		b.heal(healer.Volume{ID: volID, Path: blockMountPoint, Capability: said})
+		if r := b.notes.records[volumeKey(driver, volID)]; len(r.MountPoints) != 1 || !r.MountPoints[0].ReadOnlySuper {
+			t.Errorf("%s: %+v", name, r)
+		}
+		a.Device.ReadOnly = false
+		b.answers[facts.Dev{Minor: 5}] = a
+		b.heal(healer.Volume{ID: volID, Path: blockMountPoint})
+		if r := b.notes.records[volumeKey(driver, volID)]; r.MountPoints[0].ReadOnlySuper {
+			t.Errorf("%s: unprotected since: %+v", name, r)
+		}
+	}
+}
+
 func TestHungBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.files[blockMountPoint] = facts.PathInfo{VolData: b.files[blockMountPoint].VolData}

@@ -105,7 +105,8 @@ func keepBaselines(r *healer.Record, was *healer.Record) {
 		if before := was.MountPoint(p.Path); before != nil {
 			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
 		} else {
-			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(facts.AttrReadOnly) // else it was not asked for
+			// Else it was not asked for, but of a raw block volume, whose mount does not say.
+			p.ReadOnlySuper = p.ReadOnlySuper && (p.Attr.Has(facts.AttrReadOnly) || facts.IsType(r.FSType, facts.DeviceNodes))
 		}
 	}
 }
@@ -192,7 +193,7 @@ func newMountPointRecord(c healer.Case, p healer.MountPoint) healer.MountPointRe
 		Root:          top.Root,
 		Attr:          top.Attr,
 		Propagation:   top.Propagation,
-		ReadOnlySuper: sb.ReadOnly,
+		ReadOnlySuper: sb.ReadOnly || sb.ProtectedBlock(),
 		Dev:           p.Dev(),
 		MountID:       top.ID,
 		Source:        sourceOf(top),

@@ -48,3 +48,9 @@ func StateOf(m facts.Mount) Superblock {
 func (sb Superblock) Works() bool {
 	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 }
+
+// ProtectedBlock reports whether it is a raw block volume whose device is write-protected. For one that is for
+// readers only a driver does just that: the mount of its device node is writable all the same.
+func (sb Superblock) ProtectedBlock() bool {
+	return sb.Kind == facts.KindBlock && (sb.Opened.ReadOnly || sb.Device != nil && sb.Device.ReadOnly)
+}

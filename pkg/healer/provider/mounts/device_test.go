@@ -83,6 +83,10 @@ var deviceExamples = []example{
 		build: cases.With(block, device(func(d *facts.BlockDevice) { d.ReadOnly = true })),
 		want:  []string{"DeviceReadOnly target:"},
 	},
+	{
+		name:  "block: write-protected since it was first seen, as a driver does it for readers only",
+		build: cases.With(block, device(func(d *facts.BlockDevice) { d.ReadOnly = true }), cases.Unrecorded),
+	},
 
 	{
 		name:  "backing file deleted",

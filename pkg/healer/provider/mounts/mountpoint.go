@@ -123,7 +123,7 @@ func stagedSince(c healer.Case, p healer.MountPoint) bool {
 }
 
 // meantWritable reports whether a mount point should be writable. Without a record the
-// mount's own flag decides: a driver that wants read-only sets it.
+// flag of the mount, or of a raw block volume's device, decides: a driver that wants read-only sets it.
 func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
 		return false
@@ -131,7 +131,7 @@ func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if p.Want != nil {
 		return !p.Want.Attr.Has(facts.AttrReadOnly) && !p.Want.ReadOnlySuper
 	}
-	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly)
+	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly) && !c.Superblock(p).ProtectedBlock()
 }
 
 // judgeReadOnlyMount judges the mount's own flag; the superblock's is judged once for
