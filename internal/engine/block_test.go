@@ -100,10 +100,10 @@ func TestBlockVolumeForReadersIsRecorded(t *testing.T) {
 func TestHungBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.files[blockMountPoint] = facts.PathInfo{VolData: b.files[blockMountPoint].VolData}
-	b.answers[facts.Dev{Minor: 5}] = node.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
+	b.answers[facts.Dev{Minor: 5}] = node.Inspection{ProbeFacts: facts.ProbeFacts{Rdev: disk}, Answer: facts.Answer{Asked: true, TimedOut: true}}
 	b.heal(healer.Volume{ID: volID, Path: blockMountPoint})
 	c := b.last()
-	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.TimedOut || !c.Block {
+	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.TimedOut || !c.Block || sb.Device == nil || sb.Device.Dev != disk {
 		t.Errorf("%+v", c)
 	}
 }

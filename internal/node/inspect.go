@@ -151,6 +151,9 @@ func (n *Node) longestProbe() time.Duration {
 // paths are examined without touching the volume: kubelet's files lie above it and
 // can be read even then.
 func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection) (Inspection, error) {
+	if m := *q.Probe; m.MayBeNode() || m.FSType == "btrfs" { // a number without a device may be given out again
+		in.Rdev, _ = n.rdevs.get(storageOf(m)) // sysfs may say why the device does not answer
+	}
 	var above []PathQuery
 	var inVolume []string
 	for _, p := range q.Paths {

@@ -276,3 +276,23 @@ func TestCutOffProbeTellsNothing(t *testing.T) {
 type lateContext struct{ context.Context }
 
 func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// The mount tells the device of no raw block volume: while that does not answer, its last answer does.
+func TestDeviceWithoutAnswer(t *testing.T) {
+	n, root := newNode(t)
+	sdb := facts.Dev{Major: 8, Minor: 16}
+	for name, tc := range map[string]struct {
+		mount facts.Mount
+		want  facts.Dev
+	}{
+		"raw block volume":             {facts.Mount{Path: root + "/a", Dev: facts.Dev{Minor: 5}, FSType: "devtmpfs", Root: "/sdb"}, sdb},
+		"btrfs":                        {facts.Mount{Path: root + "/a", Dev: facts.Dev{Minor: 60}, FSType: "btrfs", Root: "/"}, sdb},
+		"FUSE with a number of before": {facts.Mount{Path: root + "/a", Dev: facts.Dev{Minor: 60}, FSType: "fuse.x", Root: "/"}, facts.Dev{}},
+	} {
+		n.rdevs.add(storageOf(tc.mount), sdb)
+		in, err := n.withoutAnswer(t.Context(), InspectQuery{Probe: &tc.mount}, noAnswer)
+		if err != nil || in.Rdev != tc.want || !in.Answer.TimedOut || in.Kind != facts.KindNone {
+			t.Errorf("%s: %+v, %v", name, in, err)
+		}
+	}
+}
