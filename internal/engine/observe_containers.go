@@ -124,7 +124,7 @@ func (o *observation) foreign(m facts.Mount, s containerScan) bool {
 		// node, and so its filesystem another source. Where nothing is staged, each pod's mount may have one of its own.
 		return !slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool {
 			top, mounted := p.Top()
-			alike := m.FSType == top.FSType && (m.Source == top.Source || top.Dev.Major != 0)
+			alike := m.FSType == top.FSType && (m.Source == top.Source || top.OnDevice())
 			return alike && mounted && p.Proven && o.c.Superblock(p).Works()
 		})
 	case m.Dev == s.now.Dev:

@@ -160,6 +160,23 @@ func TestDeviceBehindAnAnonymousNumber(t *testing.T) {
 	}
 }
 
+// Lustre shows a number with a major one, which is a hash and no device's.
+func TestLustreHasNoDevice(t *testing.T) {
+	b := newFixture(t)
+	hash := facts.Dev{Major: 3069, Minor: 593552}
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = hash, "lustre", "10.0.0.1@tcp:/fs" })
+	}
+	b.answers[hash] = node.Inspection{Kind: facts.KindDirectory, ProbeFacts: facts.ProbeFacts{UUID: "u"}, Answer: facts.Answer{Asked: true}}
+	b.healthy()
+	if d := b.last().Superblocks[hash].Device; d != nil {
+		t.Errorf("%+v", *d)
+	}
+	if r := b.record(); r.MountPoints[0].Source == "" {
+		t.Error("the record has no source of a mount that nothing else identifies")
+	}
+}
+
 // The record has when it was written by the wall clock, which may have been set since. What a check of this
 // server saw, it knows by a clock that cannot be set.
 func TestLastSeenWhereTheClockWasSet(t *testing.T) {

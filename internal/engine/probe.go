@@ -166,7 +166,7 @@ func (o *observation) superblock(m facts.Mount, s node.Inspection) healer.Superb
 	switch {
 	case s.Kind == facts.KindBlock:
 		sb.Dev, dev = s.Rdev, s.Rdev
-	case m.Dev.Major != 0:
+	case m.OnDevice():
 		dev = m.Dev
 	default:
 		dev = s.Rdev
@@ -177,7 +177,7 @@ func (o *observation) superblock(m facts.Mount, s node.Inspection) healer.Superb
 		d.Identity.FilesystemUUID = s.UUID
 		sb.Device = &d
 		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)
-	case s.UUID != "":
+	case s.UUID != "" && m.Dev.Major == 0:
 		// The node of the disk cannot be seen; the UUID of the filesystem still identifies it.
 		sb.Device = &facts.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: facts.Identity{FilesystemUUID: s.UUID}}
 	}

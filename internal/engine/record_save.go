@@ -114,10 +114,10 @@ func keepBaselines(r *healer.Record, was *healer.Record) {
 // sourceOf returns the source of a mount whose number is no device's: on NFS nothing else says which directory of
 // the server it shows, and where nothing is staged each pod's mount may name a server of its own.
 func sourceOf(m facts.Mount) string {
-	if m.Dev.Major == 0 {
-		return m.Source
+	if m.OnDevice() {
+		return ""
 	}
-	return ""
+	return m.Source
 }
 
 // newRecord describes what is proven of a case.

@@ -128,7 +128,7 @@ func (n *Node) devicesOf(mounts []facts.Mount) map[facts.Dev][]SuperblockEvent {
 		}
 		seen[s] = true
 		on, known := m.Dev, true
-		if on.Major == 0 {
+		if !m.OnDevice() {
 			on, known = n.rdevs.get(s)
 		}
 		if !known { // no filesystem of one disk

@@ -231,7 +231,7 @@ func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
 	case strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source:
 		q.Source = m.Source // which tells its block device, where the number is anonymous
 	}
-	if m.Dev.Major != 0 { // anonymous numbers have major 0; btrfs tells by its source
+	if m.OnDevice() { // btrfs tells by its source
 		if name := n.name(m.Dev); name != "" {
 			q.Device = "/dev/" + name
 		}

@@ -99,6 +99,10 @@ func (m Mount) Same(o Mount) bool {
 	return m.OldID == o.OldID && m.Dev == o.Dev && m.Path == o.Path
 }
 
+// OnDevice reports whether the superblock's number is that of a block device. btrfs and what has no device show an
+// anonymous one, and Lustre a hash of its server's name (client_common_fill_super in its llite_lib.c).
+func (m Mount) OnDevice() bool { return m.Dev.Major != 0 && !IsType(m.FSType, NoDisk) }
+
 // HasSuperOption reports whether the filesystem shows the option, with or without a
 // value.
 func (m Mount) HasSuperOption(name string) bool {

@@ -172,7 +172,7 @@ func sourceFor(c healer.Case, mp healer.MountPoint) (source healer.MountPoint, s
 		}
 		now := p.Stack[0]
 		dir, shown := facts.Below(now.Root, was.Root)
-		if now.Dev.Major == 0 && now.Source != was.Source {
+		if !now.OnDevice() && now.Source != was.Source {
 			shown = false // on NFS the root is "/" whichever directory is mounted, and another pod's mount may be of its own
 		}
 		if _, unusable := c.Unusable(p); shown && now.FSType == was.FSType && !unusable {

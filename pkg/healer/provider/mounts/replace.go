@@ -82,7 +82,7 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (fact
 		return none, "the directory that the mount showed was deleted"
 	case !publishedAsStaged(c, mp):
 		return none, "what was published there is not known to be the staged filesystem"
-	case now.Dev.Major == 0 && was.Source != now.Source:
+	case !now.OnDevice() && was.Source != now.Source:
 		return none, "the dead mount had another source than the staged one"
 	case facts.IsNFS(was.FSType) && mp.Want != nil && mp.Want.Source != was.Source && mp.Want.Source != "":
 		return none, "the mount point shows another directory of the server than it did"

@@ -162,6 +162,7 @@ var replacements = map[string]struct {
 		was, now := facts.Dev{Major: 8, Minor: 50}, facts.Dev{Major: 8, Minor: 60}
 		c.Superblocks = map[facts.Dev]healer.Superblock{was: c.Superblocks[cases.Previously], now: c.Superblocks[cases.Renewed]}
 		c.MountPoints[0].Stack[0].Dev, c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = was, now, "/dev/sdc"
+		c.MountPoints[0].Stack[0].FSType, c.MountPoints[1].Stack[0].FSType = "ext4", "ext4"
 		c.Record.MountPoints[0].Dev, c.Record.MountPoints[1].Dev = was, was
 	}}},
 	"a full volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) {
