@@ -67,6 +67,8 @@ var fsTypes = map[string]Traits{
 	"gpfs":     MayHang | NoDisk,
 	"beegfs":   MayHang | NoDisk,
 	"wekafs":   MayHang | NoDisk,
+	"gfs2":     MayHang, // for a lock of the cluster
+	"ocfs2":    MayHang,
 }
 
 // IsType reports whether a filesystem type, with or without a subtype as in
