@@ -205,12 +205,20 @@ var mountPointExamples = []example{
 		}),
 	},
 	{
-		name: "nothing is staged, and two pods' mounts of one superblock name different servers (CephFS)",
-		build: cases.With(twoServers, func(c *healer.Case) {
-			first := c.MountPoints[0].Dev()
-			delete(c.Superblocks, c.MountPoints[1].Dev())
-			c.MountPoints[1].Stack[0].Dev, c.Record.MountPoints[1].Dev = first, first
+		name:  "nothing is staged, and two pods' mounts of one superblock name different servers (CephFS)",
+		build: cases.With(twoServers, oneNumber),
+	},
+	{
+		name:  "one of them is mounted anew",
+		build: cases.With(twoServers, oneNumber, func(c *healer.Case) { c.Record.MountPoints[1].MountID-- }),
+	},
+	{
+		name: "another directory of a Lustre, whose mounts all have one number",
+		build: cases.With(twoServers, oneNumber, func(c *healer.Case) {
+			c.Record.MountPoints[1].MountID--
+			c.Record.MountPoints[1].Source, c.MountPoints[1].Stack[0].Source = c.Record.Source, c.Record.Source+"/other"
 		}),
+		want: []string{"WrongVolumeMounted target: source"},
 	},
 	{
 		name: "nothing is staged, and a pod's mount names another server than it did",
@@ -474,6 +482,13 @@ func twoServers(c *healer.Case) {
 		p.Want = r
 		c.Superblocks[m.Dev] = healer.Superblock{Dev: m.Dev, FSType: m.FSType, Source: source, Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}}
 	}
+}
+
+// oneNumber gives both mounts of twoServers the number of the first one's superblock.
+func oneNumber(c *healer.Case) {
+	first := c.MountPoints[0].Dev()
+	delete(c.Superblocks, c.MountPoints[1].Dev())
+	c.MountPoints[1].Stack[0].Dev, c.Record.MountPoints[1].Dev = first, first
 }
 
 // secondIs has the volume of twoServers recorded as NFS, which its first pod has, and gives the second pod's mount another type.

@@ -72,10 +72,6 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	if p.Want == nil {
 		return ""
 	}
-	source := sb.Source
-	if facts.IsNFS(sb.FSType) { // each mount of a superblock may name the server in its own way
-		source = top.Source
-	}
 	recorded := c.RecordOfThisBoot() && top.ID != 0 && top.ID == p.Want.MountID // the very mount: type and source in the record may be those of another pod's
 	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
 	switch {
@@ -85,7 +81,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType && !recorded && (!sameClient(sb.FSType, c.Record.FSType) || !stagedSince(c, p)):
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
-	case sb.Device == nil && !recorded && source != cmp.Or(p.Want.Source, c.Record.Source) && !stagedSince(c, p):
+	case sb.Device == nil && !recorded && top.Source != cmp.Or(p.Want.Source, c.Record.Source) && !stagedSince(c, p):
 		if facts.IsFUSE(sb.FSType) {
 			return "the source differs from the recorded one, as it also does where a daemon has a hash of its options in it (rclone): other options or a new key make another one"
 		}

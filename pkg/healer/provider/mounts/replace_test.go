@@ -163,6 +163,7 @@ var replacements = map[string]struct {
 		c.Superblocks = map[facts.Dev]healer.Superblock{was: c.Superblocks[cases.Previously], now: c.Superblocks[cases.Renewed]}
 		c.MountPoints[0].Stack[0].Dev, c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = was, now, "/dev/sdc"
 		c.MountPoints[0].Stack[0].FSType, c.MountPoints[1].Stack[0].FSType = "ext4", "ext4"
+		cases.Of(now, func(sb *healer.Superblock) { sb.Device = &facts.BlockDevice{Name: "sdc"} })(c)
 		c.Record.MountPoints[0].Dev, c.Record.MountPoints[1].Dev = was, was
 	}}},
 	"a full volume": {change: []cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) {
@@ -243,7 +244,7 @@ var refusedReplacements = []struct {
 	},
 	{
 		"not healthy (WrongVolumeMounted)",
-		[]cases.Change{cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.Source = "another" })},
+		[]cases.Change{top(0, func(m *facts.Mount) { m.Source = "another" }), top(1, func(m *facts.Mount) { m.Source = "another" })},
 	},
 	{
 		"the directory that the mount showed was deleted",
