@@ -200,7 +200,7 @@ func proveWithoutDevice(c healer.Case, dev facts.Dev, sb healer.Superblock) erro
 	switch {
 	case mountPoint.Stale():
 		return errors.New("its own root is stale")
-	case sb.FSType != c.Record.FSType || sb.Source != c.Record.Source:
+	case sb.FSType != c.Record.FSType || top.Source != c.Record.Source:
 		return errors.New("type or source differs from the record")
 	case anySource && !atKubelets:
 		return errors.New("it was mounted anew, and its source names nothing that could identify it")

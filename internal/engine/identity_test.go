@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"strings"
 	"syscall"
 	"testing"
@@ -154,9 +155,10 @@ var identitiesWithoutADevice = map[string]struct {
 		c.Record.MountPoints[0].MountID = 0
 		c.MountPoints[0].Stack[0].ID = 0
 	}, ""},
-	"anew, another type":     {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
-	"anew, another source":   {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
-	"anew, no vol_data.json": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
+	"anew, another type":   {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
+	"anew, another source": {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
+	"anew, another source than that of its number (Lustre)": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Stack[0].Source = "srv:/b" }, "type or source"},
+	"anew, no vol_data.json":                                {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
 	"anew, its root is stale": {func(c *healer.Case, _ *healer.Superblock) {
 		anew(c)
 		c.MountPoints[0].Own.Errno = syscall.ESTALE
@@ -224,6 +226,11 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		sb := healer.Superblock{Dev: deviceless, FSType: "nfs4", Source: "srv:/a"}
 		tc.change(&c, &sb)
 		c.Superblocks = map[facts.Dev]healer.Superblock{deviceless: sb}
+		for _, p := range c.MountPoints {
+			for i := range p.Stack {
+				p.Stack[i].Source = cmp.Or(p.Stack[i].Source, sb.Source)
+			}
+		}
 		expectProof(t, name, proveIdentity(c, deviceless), tc.want)
 	}
 }
