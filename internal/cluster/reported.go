@@ -46,7 +46,8 @@ func (m message) linked() string {
 type reported struct {
 	conditions volumeConditions
 	// said has what else was reported since the volume became abnormal: the refusals by mount
-	// point, and by why that the loop leaves the volume alone.
+	// point, each failed step with the type of its error, and by why that the loop leaves the
+	// volume alone.
 	said map[string]string
 }
 
@@ -77,7 +78,10 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 		return next, nil
 	}
 	var all []message
-	if conditions.reasons() != d.conditions.reasons() {
+	// The loop's check before a heal said that the heal follows. Of a volume that is left alone
+	// the message below has what failed.
+	failed := next.add(failuresOf(r)) && r.Left == (healer.LeftAlone{})
+	if failed || conditions.reasons() != d.conditions.reasons() {
 		all = append(all, tell(reasonAbnormal, corev1.EventTypeWarning))
 	}
 	refusals, text := refusalsOf(r)
@@ -98,6 +102,19 @@ func (d reported) add(texts map[string]string) (isNew bool) {
 		}
 	}
 	return isNew
+}
+
+// failuresOf returns the steps that failed, each with the type of its error: the errors' texts may
+// differ from try to try.
+func failuresOf(r healer.Report) map[string]string {
+	failures := map[string]string{}
+	for _, o := range r.Steps {
+		if o.Err != nil {
+			at, _ := mountPointName(r.After.Case, o.MountPoint)
+			failures[at+" "+o.Step+" "+string(healer.Classify(o.Step, "", o.Err).Type)] = "failed"
+		}
+	}
+	return failures
 }
 
 // digits differ from check to check, as times and process ids do, while the reason

@@ -130,6 +130,13 @@ func refusedNowhere() healer.Report {
 	return r
 }
 
+// failing is a report of a step that failed.
+func failing(with error) healer.Report {
+	r := abnormal(healer.Disconnected)
+	r.Steps = []healer.Outcome{{Step: "replace", MountPoint: "/p", Err: with}}
+	return r
+}
+
 func checked(r healer.Report) healer.Report { r.Checked = true; return r }
 
 // left is a report of the loop, which tries no more.
@@ -214,6 +221,13 @@ var eventCases = map[string]struct {
 	"refused, with looks in between": {
 		reports: []healer.Report{refusedFor("drained"), checked(refusedFor("a check")), refusedFor("drained")},
 		want:    []string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: rebind: drained"},
+	},
+	"a step failed, again and again, after a check that said that a heal follows": {
+		reports: []healer.Report{
+			checked(abnormal(healer.Disconnected)), failing(syscall.EBUSY), checked(abnormal(healer.Disconnected)), failing(syscall.EBUSY),
+			failing(syscall.EPERM), failing(syscall.EBUSY),
+		},
+		want: []string{"VolumeAbnormal x1: text 0", "VolumeAbnormal x1: text 1", "VolumeAbnormal x1: text 4"},
 	},
 	"left alone, with calls in between": {
 		reports: []healer.Report{
