@@ -6,7 +6,7 @@
 //		h, err := nodehealer.New(nodehealer.Config{Driver: "disk.example.com", StateDir: "/var/lib/disk-csi/healer"})
 //		...
 //		defer h.Close()
-//		go h.ListenAndServe("unix:///csi/csi-addons.sock")
+//		go func() { log.Print(h.ListenAndServe("unix:///csi/csi-addons.sock")) }()
 //
 // For all drivers of a node, run node-healer, or package app.
 package nodehealer
