@@ -73,14 +73,14 @@ func (m *Metrics) report(operation string, r healer.Report, err error) {
 		if o.Err != nil {
 			kind = string(healer.Classify(o.Step, "", o.Err).Type)
 		}
-		m.steps.WithLabelValues(driver, o.Provider, o.Step, kind).Inc()
+		m.steps.WithLabelValues(driver, m.vendors.bounded(o.Provider), m.vendors.bounded(o.Step), kind).Inc()
 	}
 	if operation == "heal" { // a check refuses every step
 		for _, refused := range r.Refused {
-			m.refusals.WithLabelValues(driver, refused.Step, string(refused.Rule)).Inc()
+			m.refusals.WithLabelValues(driver, m.vendors.bounded(refused.Step), string(refused.Rule)).Inc()
 		}
 	}
 	for _, f := range r.After.Failures {
-		m.providerFailures.WithLabelValues(f.Provider).Inc()
+		m.providerFailures.WithLabelValues(m.vendors.bounded(f.Provider)).Inc()
 	}
 }

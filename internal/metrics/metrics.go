@@ -65,7 +65,9 @@ type Config struct {
 type Metrics struct {
 	cfg      Config
 	registry *prometheus.Registry
-	drivers  names
+	// drivers are those of the cluster, vendors the names of providers and steps, which a
+	// vendor's providers may choose anew for each volume.
+	drivers, vendors names
 
 	checks, heals             *prometheus.CounterVec
 	checkSeconds, healSeconds *prometheus.HistogramVec
@@ -82,7 +84,7 @@ func New(cfg Config) (*Metrics, error) {
 	if cfg.Workers == nil {
 		return nil, errors.New("metrics: workers are required")
 	}
-	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: names{kept: map[string]bool{}}}
+	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: names{kept: map[string]bool{}}, vendors: names{kept: map[string]bool{}}}
 	m.define()
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "1, with the version of the server and of Go.",

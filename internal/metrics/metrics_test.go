@@ -167,6 +167,21 @@ func TestSeriesAreBounded(t *testing.T) {
 
 // The same condition counts apart by status, and a volume that a provider could not
 // examine is not healthy.
+// A vendor's provider may make the name of a step of what is in a mount table.
+func TestNamesOfVendorsAreBounded(t *testing.T) {
+	m := newMetrics(t)
+	for i := range 1000 {
+		name := fmt.Sprintf("reconnect \xff %d", i)
+		_, _ = m.Counting(fakeEngine{report: healer.Report{
+			After: healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: name}}}, Steps: []healer.Outcome{{Step: name, Provider: name}}, Refused: []healer.Refusal{{Step: name}},
+		}}).Heal(t.Context(), healer.Volume{})
+	}
+	count, err := testutil.GatherAndCount(m.registry, "node_healer_steps_total", "node_healer_step_refusals_total", "node_healer_provider_failures_total")
+	if err != nil || count > 3*(maxNames+1) {
+		t.Errorf("%d series, %v", count, err)
+	}
+}
+
 func TestVolumesByStatus(t *testing.T) {
 	m := newMetrics(t)
 	entry := func(s healer.Status, r healer.Reason) []healer.HealthEntry {

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	// maxNames bounds the values of a label that comes from the cluster.
+	// maxNames bounds the values of a label that comes from the cluster or a vendor.
 	maxNames = 64
 	// other stands for values beyond that, and for reasons that are not known.
 	other = "other"
@@ -26,8 +27,10 @@ type names struct {
 	kept map[string]bool
 }
 
-// bounded returns a name, or other once there are too many.
+// bounded returns a name, or other once there are too many. Prometheus's package panics on what
+// is no UTF-8, which would end the server where the loop checks.
 func (n *names) bounded(name string) string {
+	name = strings.ToValidUTF8(name, "\uFFFD")
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.kept[name] {
