@@ -36,7 +36,7 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 		slices.SortStableFunc(steps, func(a, b healer.Outcome) int { return failed(b) - failed(a) })
 	}
 	for _, o := range steps {
-		done := &adminpb.Outcome{Step: o.Step, MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
+		done := &adminpb.Outcome{Step: printable.Line(o.Step, maxReasonBytes), MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
 		if o.Err != nil {
 			class := healer.Classify(o.Step, "", o.Err)
 			done.Error, done.Tier, done.ErrorType = adminText(o.Err.Error()), string(class.Tier), string(class.Type)
@@ -53,7 +53,7 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 		out.Steps = w.wouldRun(r.After)
 	} else {
 		for _, s := range r.Refused {
-			out.Steps = append(out.Steps, &adminpb.Step{Step: s.Step, MountPoint: adminText(s.MountPoint), Place: w.place(s.MountPoint), Refused: adminText(s.Why)})
+			out.Steps = append(out.Steps, &adminpb.Step{Step: printable.Line(s.Step, maxReasonBytes), MountPoint: adminText(s.MountPoint), Place: w.place(s.MountPoint), Refused: adminText(s.Why)})
 		}
 	}
 	more := []section{w.restart(), w.held()}
@@ -118,7 +118,7 @@ func (w wording) wouldRun(d healer.Diagnosis) (steps []*adminpb.Step) {
 	}
 	for _, s := range may {
 		steps = append(steps, &adminpb.Step{
-			Step: s.Name, MountPoint: adminText(s.MountPoint.String()), Place: w.place(s.MountPoint.Path),
+			Step: printable.Line(s.Name, maxReasonBytes), MountPoint: adminText(s.MountPoint.String()), Place: w.place(s.MountPoint.Path),
 			Cost: costs[s.Cost], Refused: adminText(s.Refused),
 		})
 	}

@@ -522,22 +522,22 @@ func TestAdminReportOfAHeal(t *testing.T) {
 	}
 }
 
-// The longest texts of all kinds fit into an answer.
+// The longest texts of all kinds fit into an answer, also those that are no UTF-8.
 func TestAdminReportIsBounded(t *testing.T) {
-	long := strings.Repeat("x", 5000)
+	long := strings.Repeat("\xffx", 2500)
 	var r healer.Report
 	for i := range 100 {
 		path := fmt.Sprint("/", i, long)
 		r.Before.Conditions = append(r.Before.Conditions, healer.Condition{Reason: healer.IOError, MountPoint: path, Message: long, Advice: long})
-		r.Steps = append(r.Steps, healer.Outcome{Step: "replace", MountPoint: path, Err: errors.New(long)})
-		r.Refused = append(r.Refused, healer.Refusal{Step: "restage", MountPoint: path, Why: long})
+		r.Steps = append(r.Steps, healer.Outcome{Step: "reconnect " + long, MountPoint: path, Err: errors.New(long)})
+		r.Refused = append(r.Refused, healer.Refusal{Step: "restage " + long, MountPoint: path, Why: long})
 		r.Held.By = append(r.Held.By, long)
 		r.Before.Conditions[i].Advice = fmt.Sprint(i, long)
 	}
 	r.After = r.Before
 	got := adminReport(r, false)
-	if size := proto.Size(got); size > maxResponseBytes || got.GetOmitted() != 5*(100-maxReported) {
-		t.Errorf("%d bytes, %d omitted", size, got.GetOmitted())
+	if raw, err := proto.Marshal(got); err != nil || len(raw) > maxResponseBytes || got.GetOmitted() != 5*(100-maxReported) {
+		t.Errorf("%d bytes, %d omitted, %v", len(raw), got.GetOmitted(), err)
 	}
 }
 
