@@ -92,6 +92,7 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 			answer <- a
 		}()
 		a.evidence, a.err = p.Collect(ctx, c)
+		mayPanic(a.err)
 	})
 	return answer
 }
@@ -113,6 +114,14 @@ func (l *lateCalls) add(q question, n int) {
 	defer l.mu.Unlock()
 	if l.of[q] += n; l.of[q] == 0 {
 		delete(l.of, q)
+	}
+}
+
+// mayPanic reads a provider's error where a panic is survived: one that is a nil pointer would have
+// the loop, which tells it, end the server.
+func mayPanic(err error) {
+	if err != nil {
+		_ = err.Error()
 	}
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -62,6 +63,7 @@ func TestCollectFailsAlone(t *testing.T) {
 		"error":           {func(context.Context, healer.Case) (healer.Evidence, error) { return "lost", errors.New("no answer") }, "no answer"},
 		"panic":           {func(context.Context, healer.Case) (healer.Evidence, error) { panic("secret") }, "internal error, see the log"},
 		"runtime panic":   {func(_ context.Context, c healer.Case) (healer.Evidence, error) { return c.MountPoints[99], nil }, "internal error, see the log"},
+		"a nil pointer":   {func(context.Context, healer.Case) (healer.Evidence, error) { return nil, (*fs.PathError)(nil) }, "internal error, see the log"},
 		"by the deadline": {func(ctx context.Context, _ healer.Case) (healer.Evidence, error) { <-ctx.Done(); return nil, ctx.Err() }, "deadline exceeded"},
 		"never":           {func(context.Context, healer.Case) (healer.Evidence, error) { <-release; return nil, nil }, "did not return within"},
 	} {

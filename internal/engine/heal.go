@@ -165,5 +165,7 @@ func examineBy(ctx context.Context, p healer.Provider, c healer.Case, panics *st
 			err = panicked(ctx, p, c.Volume, fault)
 		}
 	}()
-	return p.Examine(c)
+	f, err = p.Examine(c)
+	mayPanic(err)
+	return f, err
 }

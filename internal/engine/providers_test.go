@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"testing"
 
 	"github.com/csi-addons/node-healer/internal/node"
@@ -40,12 +41,14 @@ func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
 	for name, examine := range map[string]func(healer.Case) (healer.Finding, error){
 		"error": func(healer.Case) (healer.Finding, error) { return healer.Finding{}, errors.New("cannot look") },
 		"panic": func(healer.Case) (healer.Finding, error) { panic("bug") },
+		// What is told panics then where nobody survives it.
+		"nil pointer": func(healer.Case) (healer.Finding, error) { return healer.Finding{}, (*fs.PathError)(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken := provider{"broken", examine}
 			b := newFixture(t, func(c *Config) { c.Providers = append([]healer.Provider{broken}, c.Providers...) })
 			r := b.heal(volume)
-			if r.Verdict() != healer.Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 {
+			if r.Verdict() != healer.Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 || len(r.After.AllConditions()) != 1 {
 				t.Errorf("with a failed provider: %s, %+v, %d saves", r.Verdict(), r.After.Failures, b.notes.saves)
 			}
 			b.fall(podA, healer.NotMounted)
