@@ -165,8 +165,6 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 }
 
-// The same condition counts apart by status, and a volume that a provider could not
-// examine is not healthy.
 // A vendor's provider may make the name of a step of what is in a mount table.
 func TestNamesOfVendorsAreBounded(t *testing.T) {
 	m := newMetrics(t)
@@ -182,6 +180,8 @@ func TestNamesOfVendorsAreBounded(t *testing.T) {
 	}
 }
 
+// The same condition counts apart by status, and a volume that a provider could not
+// examine is not healthy.
 func TestVolumesByStatus(t *testing.T) {
 	m := newMetrics(t)
 	entry := func(s healer.Status, r healer.Reason) []healer.HealthEntry {
