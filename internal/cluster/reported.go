@@ -104,14 +104,13 @@ func (d reported) add(texts map[string]string) (isNew bool) {
 	return isNew
 }
 
-// failuresOf returns the steps that failed, each with the type of its error: the errors' texts may
-// differ from try to try.
+// failuresOf returns the steps that failed, each with the type of its error, wherever: the errors'
+// texts, and the containers, may differ from try to try.
 func failuresOf(r healer.Report) map[string]string {
 	failures := map[string]string{}
 	for _, o := range r.Steps {
 		if o.Err != nil {
-			at, _ := mountPointName(r.After.Case, o.MountPoint)
-			failures[at+" "+o.Step+" "+string(healer.Classify(o.Step, "", o.Err).Type)] = "failed"
+			failures[o.Step+" "+string(healer.Classify(o.Step, "", o.Err).Type)] = "failed"
 		}
 	}
 	return failures

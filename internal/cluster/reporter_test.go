@@ -137,6 +137,16 @@ func failing(with error) healer.Report {
 	return r
 }
 
+// failingInTurn are reports of a step that failed in containers that ended, one after the other, and a last one.
+func failingInTurn(n int, last healer.Report) (all []healer.Report) {
+	for i := range n {
+		r := failing(syscall.EBUSY)
+		r.Steps[0].MountPoint = fmt.Sprint("/proc/", i, "/root/data")
+		all = append(all, r)
+	}
+	return append(all, last)
+}
+
 func checked(r healer.Report) healer.Report { r.Checked = true; return r }
 
 // left is a report of the loop, which tries no more.
@@ -228,6 +238,13 @@ var eventCases = map[string]struct {
 			failing(syscall.EPERM), failing(syscall.EBUSY),
 		},
 		want: []string{"VolumeAbnormal x1: text 0", "VolumeAbnormal x1: text 1", "VolumeAbnormal x1: text 4"},
+	},
+	"the same step failed in each new container, then it is left alone": {
+		reports: failingInTurn(2*maxSaid, left(healer.TerminalError, "another try cannot help")),
+		want: []string{
+			"VolumeAbnormal x1: text 0",
+			"TerminalError x1: text 256. Not tried again: another try cannot help. " + triedAgain,
+		},
 	},
 	"left alone, with calls in between": {
 		reports: []healer.Report{
