@@ -144,10 +144,7 @@ func stripPod(p *corev1.Pod) {
 			restart = corev1.RestartPolicy(*c.RestartPolicy)
 		}
 	}
-	if p.Spec.ActiveDeadlineSeconds != nil { // kubelet ends it then
-		restart = corev1.RestartPolicyNever
-	}
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: restart, Volumes: volumes}
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: restart, ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds, Volumes: volumes}
 	status := corev1.PodStatus{Phase: p.Status.Phase}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {

@@ -45,8 +45,9 @@ func (w *view) wantedBy(p *corev1.Pod) error {
 		return fmt.Errorf("%s does not list the volume", what)
 	// One that can end by itself and has begun: kubelet unmounts the volumes of one that has ended
 	// before the API may show it. RestartPolicyAlways is the API's default.
-	case cmp.Or(p.Spec.RestartPolicy, corev1.RestartPolicyAlways) != corev1.RestartPolicyAlways && hasRun(p):
-		return fmt.Errorf("%s may end by itself (restartPolicy, also of a container, or activeDeadlineSeconds) and its containers have run, %w", what, errMayHaveEnded)
+	case p.Spec.ActiveDeadlineSeconds != nil, // that ends also one that has not begun
+		cmp.Or(p.Spec.RestartPolicy, corev1.RestartPolicyAlways) != corev1.RestartPolicyAlways && hasRun(p):
+		return fmt.Errorf("%s may end by itself (activeDeadlineSeconds, or its containers have run and a restartPolicy is not Always), %w", what, errMayHaveEnded)
 	}
 	return nil
 }

@@ -99,6 +99,7 @@ func TestWantedByThePod(t *testing.T) {
 			s.pod.Spec.Volumes[0].VolumeSource = inline
 			s.name = volumeName{driver: "x", handle: kubetest.Handle, directory: "data"}
 		}, "does not list"},
+		"it has a deadline, and has not run": {func(s *scene) { s.pod.Spec.ActiveDeadlineSeconds = new(int64(60)) }, "only a running one shows"},
 		"it has a deadline, and runs": {func(s *scene) {
 			kubetest.RunOnce(s.pod)
 			s.pod.Spec.RestartPolicy, s.pod.Spec.ActiveDeadlineSeconds = corev1.RestartPolicyAlways, new(int64(60))
