@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"testing"
@@ -111,21 +112,28 @@ func TestPanicIsAnErrorAndFreesTheVolume(t *testing.T) {
 // A step that panics has changed who knows what: the log says that it ended,
 // and its permit is given back.
 func TestPanicInAStep(t *testing.T) {
-	b := newFixture(t)
-	b.healthy()
-	b.fall(podA, healer.NotMounted)
-	b.offer("rebind", podA, healer.Rebind, func() error { panic("bug") })
-	r, err := b.engine.Heal(context.Background(), volume)
-	if err == nil && r.Verdict() != healer.Abnormal {
-		t.Errorf("%s", r.Verdict())
+	for name, run := range map[string]func() error{
+		"panic":       func() error { panic("bug") },
+		"nil pointer": func() error { return (*json.SyntaxError)(nil) }, // its text panics
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t)
+			b.healthy()
+			b.fall(podA, healer.NotMounted)
+			b.offer("rebind", podA, healer.Rebind, run)
+			r, err := b.engine.Heal(context.Background(), volume)
+			if err == nil && r.Verdict() != healer.Abnormal {
+				t.Errorf("%s", r.Verdict())
+			}
+			if len(b.notes.left) != b.notes.entered {
+				t.Errorf("%d permits were given, %d came back", b.notes.entered, len(b.notes.left))
+			}
+			if len(b.notes.after) != 1 || b.notes.after[0].Outcome == "done" {
+				t.Errorf("audited after the panic: %+v", b.notes.after)
+			}
+			b.steps = nil
+			b.recover(podA)
+			b.healthy()
+		})
 	}
-	if len(b.notes.left) != b.notes.entered {
-		t.Errorf("%d permits were given, %d came back", b.notes.entered, len(b.notes.left))
-	}
-	if len(b.notes.after) != 1 || b.notes.after[0].Outcome == "done" {
-		t.Errorf("audited after the panic: %+v", b.notes.after)
-	}
-	b.steps = nil
-	b.recover(podA)
-	b.healthy()
 }

@@ -82,5 +82,7 @@ func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) (
 	if runBatch := steps[0].RunBatch; runBatch != nil {
 		return runBatch(ctx, steps, revalidate)
 	}
-	return []error{steps[0].Run(healer.WithCallRecorder(ctx, e.recordCall(c, steps[0])), revalidate[0])}
+	err := steps[0].Run(healer.WithCallRecorder(ctx, e.recordCall(c, steps[0])), revalidate[0])
+	mayPanic(err)
+	return []error{err}
 }
