@@ -107,9 +107,9 @@ func (l ledger) hinders(next ledgerEntry, allowed clustersettings.Eviction, now 
 	return spent, busy
 }
 
-// within leaves out what ended more than an hour ago, or from now: a controller's clock was ahead then.
+// within leaves out what ended more than an hour ago.
 func (l ledger) within(now time.Time) ledger {
-	return slices.DeleteFunc(slices.Clone(l), func(e ledgerEntry) bool { return !e.open() && now.Sub(time.Unix(e.End, 0)).Abs() > time.Hour })
+	return slices.DeleteFunc(slices.Clone(l), func(e ledgerEntry) bool { return !e.open() && now.Sub(time.Unix(e.End, 0)) > time.Hour })
 }
 
 // readLedger returns the evictions that were written down, and their ConfigMap. One that
