@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,7 +190,10 @@ func proveWithoutDevice(c healer.Case, dev facts.Dev, sb healer.Superblock) erro
 	}
 	mountPoint := c.MountPoints[at]
 	top := mountPoint.Stack[0]
-	want := c.Record.MountPoint(mountPoint.Path)
+	want, source := c.Record.MountPoint(mountPoint.Path), c.Record.Source
+	if want != nil { // where nothing is staged, each pod's mount may name another server
+		source = cmp.Or(want.Source, source)
+	}
 	if want != nil && c.Record.BootID == c.BootID && want.MountID != 0 && want.MountID == top.ID {
 		return nil
 	}
@@ -200,7 +204,7 @@ func proveWithoutDevice(c healer.Case, dev facts.Dev, sb healer.Superblock) erro
 	switch {
 	case mountPoint.Stale():
 		return errors.New("its own root is stale")
-	case sb.FSType != c.Record.FSType || top.Source != c.Record.Source:
+	case sb.FSType != c.Record.FSType || top.Source != source:
 		return errors.New("type or source differs from the record")
 	case anySource && !atKubelets:
 		return errors.New("it was mounted anew, and its source names nothing that could identify it")

@@ -158,7 +158,13 @@ var identitiesWithoutADevice = map[string]struct {
 	"anew, another type":   {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
 	"anew, another source": {func(c *healer.Case, sb *healer.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
 	"anew, another source than that of its number (Lustre)": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Stack[0].Source = "srv:/b" }, "type or source"},
-	"anew, no vol_data.json":                                {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
+	"anew, from the server that its own record names": {func(c *healer.Case, sb *healer.Superblock) {
+		anew(c)
+		c.MountPoints[0].Role, c.Record.MountPoints[0].Role = healer.RoleTarget, healer.RoleTarget
+		c.Record.MountPoints[0].Source, sb.Source = "srv2:/a", "srv2:/a"
+	}, ""},
+	"anew, from the server of another pod": {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.Record.MountPoints[0].Source = "srv2:/a" }, "type or source"},
+	"anew, no vol_data.json":               {func(c *healer.Case, _ *healer.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
 	"anew, its root is stale": {func(c *healer.Case, _ *healer.Superblock) {
 		anew(c)
 		c.MountPoints[0].Own.Errno = syscall.ESTALE

@@ -139,6 +139,7 @@ func newRecord(c healer.Case) healer.Record {
 		}
 		if r.FSType == "" || p.Path == staged.Path {
 			setSuperblock(&r, c, c.Superblocks[p.Dev()])
+			r.Source = p.Stack[0].Source // the superblock has that of the mount probed first
 		}
 		r.MountPoints = append(r.MountPoints, newMountPointRecord(c, p))
 	}
@@ -168,7 +169,7 @@ func recordableAt(p healer.MountPoint) bool {
 }
 
 func setSuperblock(r *healer.Record, c healer.Case, sb healer.Superblock) {
-	r.FSType, r.Source = sb.FSType, sb.Source
+	r.FSType = sb.FSType
 	if sb.Device != nil {
 		r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
 	}

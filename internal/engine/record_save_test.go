@@ -55,6 +55,19 @@ func TestRecordHasTheSourceOfEachMount(t *testing.T) {
 	}
 }
 
+// All mounts of a Lustre have one number, and one superblock in a case, that of the mount probed first.
+func TestRecordHasTheSourceOfTheStagedMount(t *testing.T) {
+	b := newFixture(t)
+	for at, source := range map[string]string{podA: "10.0.0.1@tcp:/fs/pod", staging: "10.0.0.1@tcp:/fs"} {
+		b.change(at, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = export, "lustre", source })
+	}
+	b.answers[export] = goodSight
+	b.healthy()
+	if got := b.record().Source; got != "10.0.0.1@tcp:/fs" {
+		t.Errorf("%q", got)
+	}
+}
+
 // A caller that says reader only gets no complaint of a filesystem that turned read-only. The loop,
 // which has no such word, must not take it for meant from then on.
 func TestRecordHasNoCallersReadOnly(t *testing.T) {
