@@ -63,6 +63,9 @@ func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 		// The next image that is attached there gets the same device with its DiskSeq (nbd_find_get_unused in
 		// drivers/block/nbd.c). What tells images apart is the client's name for its own (Linux 5.14).
 		d.DiskSeq, d.Identity.Serial = 0, text(disk+"/backend")
+		if len(d.Identity.Serial) == 36 && strings.Count(d.Identity.Serial, "-") == 4 {
+			d.Identity.Serial = "" // a UUID is what rbd-nbd makes up at each attach that gives it no name
+		}
 	}
 	if isMapping(dir) {
 		m, paths := mappingOf(dir, maxStacked)
