@@ -129,7 +129,7 @@ func (n *Node) devicesOf(mounts []facts.Mount) map[facts.Dev][]SuperblockEvent {
 		seen[s] = true
 		on, known := m.Dev, true
 		if !m.OnDevice() {
-			on, known = n.rdevs.get(s)
+			on, known = n.rdevs.get(rdevKeyOf(m))
 		}
 		if !known { // no filesystem of one disk
 			continue

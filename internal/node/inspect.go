@@ -109,7 +109,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 		return in, nil // another filesystem may have been probed
 	}
 	if !in.Rdev.Zero() {
-		n.rdevs.add(storageOf(*q.Probe), in.Rdev)
+		n.rdevs.add(rdevKeyOf(*q.Probe), in.Rdev)
 	}
 	return in, nil
 }
@@ -152,7 +152,7 @@ func (n *Node) longestProbe() time.Duration {
 // can be read even then.
 func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection) (Inspection, error) {
 	if m := *q.Probe; m.MayBeNode() || m.FSType == "btrfs" { // a number without a device may be given out again
-		in.Rdev, _ = n.rdevs.get(storageOf(m)) // sysfs may say why the device does not answer
+		in.Rdev, _ = n.rdevs.get(rdevKeyOf(m)) // sysfs may say why the device does not answer
 	}
 	var above []PathQuery
 	var inVolume []string

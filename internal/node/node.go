@@ -52,7 +52,7 @@ type Node struct {
 	// files are kubelet's, by path, for as long as they do not change.
 	files cache[string, volDataFile]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
-	rdevs cache[storage, facts.Dev]
+	rdevs cache[rdevKey, facts.Dev]
 	walks walks
 }
 
@@ -75,7 +75,7 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{
 		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root},
 		bootID: strings.TrimSpace(string(bootID)),
-		probes: newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[storage, facts.Dev](),
+		probes: newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[rdevKey, facts.Dev](),
 		walks: newWalks(),
 	}
 	n.walks.walk = n.walk

@@ -204,6 +204,19 @@ func storageOf(m facts.Mount) storage {
 	return s
 }
 
+// rdevKey has the source of a btrfs too: its number goes to the next one, and it may get another disk.
+type rdevKey struct {
+	storage
+	source string
+}
+
+func rdevKeyOf(m facts.Mount) rdevKey {
+	if m.FSType != "btrfs" {
+		return rdevKey{storage: storageOf(m)}
+	}
+	return rdevKey{storageOf(m), m.Source}
+}
+
 // storageUnder returns what a path lies on.
 func storageUnder(table Table, p string) storage {
 	parentMount, _ := table.ParentMount(p)

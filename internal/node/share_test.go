@@ -281,6 +281,11 @@ func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
 func TestDeviceWithoutAnswer(t *testing.T) {
 	n, root := newNode(t)
 	sdb := facts.Dev{Major: 8, Minor: 16}
+	n.rdevs.add(rdevKeyOf(facts.Mount{Dev: facts.Dev{Minor: 61}, FSType: "btrfs", Source: "/dev/sdb"}), sdb)
+	next := facts.Mount{Path: root + "/a", Dev: facts.Dev{Minor: 61}, FSType: "btrfs", Root: "/", Source: "/dev/sdc"}
+	if in, err := n.withoutAnswer(t.Context(), InspectQuery{Probe: &next}, noAnswer); err != nil || !in.Rdev.Zero() {
+		t.Errorf("a btrfs that got the number of another: %+v, %v", in, err)
+	}
 	for name, tc := range map[string]struct {
 		mount facts.Mount
 		want  facts.Dev
@@ -289,7 +294,7 @@ func TestDeviceWithoutAnswer(t *testing.T) {
 		"btrfs":                        {facts.Mount{Path: root + "/a", Dev: facts.Dev{Minor: 60}, FSType: "btrfs", Root: "/"}, sdb},
 		"FUSE with a number of before": {facts.Mount{Path: root + "/a", Dev: facts.Dev{Minor: 60}, FSType: "fuse.x", Root: "/"}, facts.Dev{}},
 	} {
-		n.rdevs.add(storageOf(tc.mount), sdb)
+		n.rdevs.add(rdevKeyOf(tc.mount), sdb)
 		in, err := n.withoutAnswer(t.Context(), InspectQuery{Probe: &tc.mount}, noAnswer)
 		if err != nil || in.Rdev != tc.want || !in.Answer.TimedOut || in.Kind != facts.KindNone {
 			t.Errorf("%s: %+v, %v", name, in, err)
