@@ -97,6 +97,30 @@ func TestBlockVolumeForReadersIsRecorded(t *testing.T) {
 	}
 }
 
+// What was writable for the pod before is not taken for one for readers only with the next pod.
+func TestBlockVolumeProtectedForTheNextPod(t *testing.T) {
+	for name, attached := range map[string]uint64{"the same disk": 0, "attached once more": 1} {
+		b := newBlockBench(t)
+		b.heal(healer.Volume{ID: volID, Path: blockMountPoint})
+		next := strings.Replace(blockMountPoint, "uid-a", "uid-b", 1)
+		b.mount(next, facts.Dev{Minor: 5})
+		b.change(next, func(m *facts.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
+		b.files[next] = b.files[blockMountPoint]
+		b.unmount(blockMountPoint)
+		delete(b.files, blockMountPoint)
+		a, d := b.answers[facts.Dev{Minor: 5}], b.devices[disk]
+		a.Device.ReadOnly = true
+		d.DiskSeq += attached
+		b.answers[facts.Dev{Minor: 5}], b.devices[disk] = a, d
+		b.fall(next, healer.ReadOnlyFilesystem)
+		b.heal(healer.Volume{ID: volID, Path: next})
+		r := b.record()
+		if got := r.MountPoint(next); got == nil || got.ReadOnlySuper != (attached != 0) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 func TestHungBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.files[blockMountPoint] = facts.PathInfo{VolData: b.files[blockMountPoint].VolData}

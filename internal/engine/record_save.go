@@ -106,7 +106,7 @@ func keepBaselines(r *healer.Record, was *healer.Record) {
 			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
 		} else {
 			// Else it was not asked for, but of a raw block volume, whose mount does not say.
-			p.ReadOnlySuper = p.ReadOnlySuper && (p.Attr.Has(facts.AttrReadOnly) || facts.IsType(r.FSType, facts.DeviceNodes))
+			p.ReadOnlySuper = p.ReadOnlySuper && (p.Attr.Has(facts.AttrReadOnly) || facts.IsType(r.FSType, facts.DeviceNodes) && !was.WasWritable(r.BootID, r.DiskSeq))
 		}
 	}
 }

@@ -128,6 +128,12 @@ func (r *Record) MountPoint(path string) *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Path == path })
 }
 
+// WasWritable reports whether this very disk, by its sequence number in this boot, is recorded as not write-protected.
+func (r *Record) WasWritable(bootID string, diskSeq uint64) bool {
+	return r != nil && r.BootID == bootID && diskSeq != 0 && r.DiskSeq == diskSeq &&
+		slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return !p.ReadOnlySuper })
+}
+
 // Staged returns the record of the staging mount point, nil for none.
 func (r *Record) Staged() *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })

@@ -19,6 +19,15 @@ func device(change func(*facts.BlockDevice)) cases.Change {
 // shut is an ext4 that shut itself down.
 var shut = superblock(func(sb *healer.Superblock) { sb.Shutdown = true })
 
+// nextPod has the record name another pod's mount point, and a disk with the sequence number 7.
+func nextPod(diskSeq uint64) cases.Change {
+	return func(c *healer.Case) {
+		c.MountPoints[0].Want = nil
+		c.Record.DiskSeq = 7
+		device(func(d *facts.BlockDevice) { d.DiskSeq = diskSeq })(c)
+	}
+}
+
 // reading is what a read of the device itself gave.
 func reading(e syscall.Errno) cases.Change {
 	return superblock(func(sb *healer.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: facts.OpReadDevice, Errno: e} })
@@ -86,6 +95,16 @@ var deviceExamples = []example{
 	{
 		name:  "block: write-protected since it was first seen, as a driver does it for readers only",
 		build: cases.With(block, device(func(d *facts.BlockDevice) { d.ReadOnly = true }), cases.Unrecorded),
+	},
+
+	{
+		name:  "block: write-protected since another pod of the volume had it",
+		build: cases.With(block, device(func(d *facts.BlockDevice) { d.ReadOnly = true }), nextPod(7)),
+		want:  []string{"DeviceReadOnly target:"},
+	},
+	{
+		name:  "block: attached write-protected, after another pod of the volume had it",
+		build: cases.With(block, device(func(d *facts.BlockDevice) { d.ReadOnly = true }), nextPod(8)),
 	},
 
 	{

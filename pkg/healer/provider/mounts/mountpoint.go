@@ -119,7 +119,8 @@ func stagedSince(c healer.Case, p healer.MountPoint) bool {
 }
 
 // meantWritable reports whether a mount point should be writable. Without a record the
-// flag of the mount, or of a raw block volume's device, decides: a driver that wants read-only sets it.
+// flag of the mount, or of a raw block volume's device, decides: a driver that wants read-only sets it. A disk that
+// was writable for other pods of the volume was protected by somebody else.
 func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
 		return false
@@ -127,7 +128,9 @@ func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if p.Want != nil {
 		return !p.Want.Attr.Has(facts.AttrReadOnly) && !p.Want.ReadOnlySuper
 	}
-	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly) && !c.Superblock(p).ProtectedBlock()
+	sb := c.Superblock(p)
+	protected := sb.ProtectedBlock() && (sb.Device == nil || !c.Record.WasWritable(c.BootID, sb.Device.DiskSeq))
+	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly) && !protected
 }
 
 // judgeReadOnlyMount judges the mount's own flag; the superblock's is judged once for
