@@ -106,7 +106,8 @@ func keepBaselines(r *healer.Record, was *healer.Record) {
 			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
 		} else {
 			// Else it was not asked for, but of a raw block volume, whose mount does not say.
-			p.ReadOnlySuper = p.ReadOnlySuper && (p.Attr.Has(facts.AttrReadOnly) || facts.IsType(r.FSType, facts.DeviceNodes) && !was.WasWritable(r.BootID, r.DiskSeq))
+			node := facts.Mount{FSType: r.FSType, Root: p.Root}.MayBeNode() && !was.WasWritable(r.BootID, r.DiskSeq)
+			p.ReadOnlySuper = p.ReadOnlySuper && (p.Attr.Has(facts.AttrReadOnly) || node)
 		}
 	}
 }

@@ -73,12 +73,16 @@ func TestRecordHasTheSourceOfTheStagedMount(t *testing.T) {
 func TestRecordHasNoCallersReadOnly(t *testing.T) {
 	reads := volume
 	reads.Capability = &healer.Capability{Access: healer.AccessMount, ReadOnly: true}
-	for name, before := range map[string]func(*fixture){"seen writable": (*fixture).healthy, "never seen": func(*fixture) {}} {
+	for name, before := range map[string]func(*fixture){"seen writable": (*fixture).healthy, "never seen": func(*fixture) {}, "a tmpfs": func(*fixture) {}} {
 		b := newFixture(t)
 		before(b)
 		for _, path := range []string{podA, staging} {
 			b.change(path, func(m *facts.Mount) { m.SuperReadOnly = true })
+			if name == "a tmpfs" {
+				b.change(path, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = export, "tmpfs", "tmpfs" })
+			}
 		}
+		b.answers[export] = goodSight
 		b.heal(reads)
 		r, _ := b.notes.Load(driver, volID)
 		for _, p := range r.MountPoints {
