@@ -60,12 +60,12 @@ func (i Identity) Empty() bool {
 //
 // A multipath mapping has the WWID of its paths: a driver that finds one path mounts that disk, and the mapping the
 // next time. The serial number of a SCSI disk, which only newer kernels show, and of no mapping, adds nothing to it,
-// and nothing to a vendor's WWID that has it in it, as of DigitalOcean, Hetzner and Linode.
+// and nothing to a vendor's WWID that ends with it, as of DigitalOcean, Hetzner and Linode.
 func (i Identity) OfDisk() Identity {
 	if naa, is := strings.CutPrefix(i.DMUUID, "mpath-3"); is {
 		i.WWID, i.DMUUID = "naa."+naa, ""
 	}
-	if strings.HasPrefix(i.WWID, "naa.") || strings.HasPrefix(i.WWID, "t10.") && strings.Contains(i.WWID, i.Serial) {
+	if strings.HasPrefix(i.WWID, "naa.") || strings.HasPrefix(i.WWID, "t10.") && strings.HasSuffix(i.WWID, " "+i.Serial) {
 		i.Serial = ""
 	}
 	switch {
