@@ -66,7 +66,7 @@ func (f *Containers) inspectable(walk ops.ProcessesAnswer, pods []string) (of []
 		switch {
 		case c.Sandbox != "":
 			f.unverified(c, facts.WhySandbox, c.Sandbox)
-		case c.Foreign && c.PodUID != "":
+		case c.Foreign && c.PodUID != "" && !c.Pause: // that one is as old as its pod, and has no volume
 			f.unverified(c, facts.WhyForeign, "")
 		case !c.Foreign && c.PID != 0:
 			of = append(of, c)

@@ -56,6 +56,7 @@ func TestInContainers(t *testing.T) {
 	n.walks.walk = walked(ops.ProcessesAnswer{Cut: true, Containers: []facts.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
+		{Workload: in(podUID, "p"), Foreign: true, Pause: true}, // older than any that was started anew, and without the volume
 		{Workload: in("other", "b"), Foreign: true},
 		{Workload: in("", ""), Foreign: true},
 	}})
