@@ -103,7 +103,8 @@ func contentOf(uid types.UID, of any) string {
 	return fmt.Sprintf("%s/%x", uid, maphash.Bytes(contentSeed, raw))
 }
 
-// written returns when anybody last wrote to the spec or data of an object.
+// written returns when anybody last wrote what a driver is told of an object: the data of a Secret, or the mount
+// options of a PersistentVolume, whose source cannot be changed.
 func written(o metav1.Object) time.Time {
 	at := o.GetCreationTimestamp().Time
 	for _, f := range o.GetManagedFields() {
@@ -111,7 +112,7 @@ func written(o metav1.Object) time.Time {
 		if f.FieldsV1 != nil {
 			fields = f.FieldsV1.GetRawString()
 		}
-		content := strings.Contains(fields, `"f:spec"`) || strings.Contains(fields, `"f:data"`)
+		content := strings.Contains(fields, `"f:mountOptions"`) || strings.Contains(fields, `"f:data"`)
 		if content && f.Subresource == "" && f.Time != nil && f.Time.After(at) {
 			at = f.Time.Time
 		}

@@ -113,6 +113,28 @@ func TestInputsThatCannotBeRead(t *testing.T) {
 	})
 }
 
+// Of a PersistentVolume only its mount options can be changed that a driver is told.
+func TestInputsThatAreToldToADriver(t *testing.T) {
+	withInputs(t, func(t *testing.T, i inputsCase) {
+		written := i.ask().Written
+		for _, tc := range []struct {
+			fields string
+			told   bool
+		}{
+			{`{"f:spec":{"f:persistentVolumeReclaimPolicy":{}}}`, false},
+			{`{"f:spec":{"f:capacity":{"f:storage":{}},"f:volumeAttributesClassName":{},"f:nodeAffinity":{}}}`, false},
+			{`{"f:spec":{"f:mountOptions":{}}}`, true},
+		} {
+			time.Sleep(inputsTTL + time.Second)
+			i.pv.ManagedFields = wrote(tc.fields)
+			i.api.Put(i.pv)
+			if got := i.ask().Written; got.After(written) != tc.told {
+				t.Errorf("%s: %s after %s", tc.fields, got, written)
+			}
+		}
+	})
+}
+
 // A driver that wants tokens of pods gets them when it publishes, and not when it stages.
 func TestRequestForADriverWithTokens(t *testing.T) {
 	withInputs(t, func(t *testing.T, i inputsCase) {
