@@ -135,7 +135,7 @@ func (p *permit) ask(ctx context.Context) error {
 	case err != nil && p.holderErr != nil:
 		return healer.RefusedBy(wants, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", err, p.holderErr))
 	case err != nil:
-		return healer.RefusedBy(wants, fmt.Errorf("no running container of this pod has the volume mounted, and %w", err))
+		return healer.RefusedBy(wants, fmt.Errorf("no running container of this pod is seen to have the volume mounted, and %w", err))
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (Gate) Wants(context.Context, healer.Case, healer.MountPoint) (bool, error)
 	return false, errNoContainer
 }
 
-var errNoContainer = errors.New("no running container of its pod has the volume mounted, and there is no Kubernetes API to ask")
+var errNoContainer = errors.New("no running container of its pod is seen to have the volume mounted, and there is no Kubernetes API to ask")
 
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
@@ -99,13 +99,13 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 	case holder != nil:
 		return heldPermit{holder}, nil
 	case g.Standalone && d.Case.Volume.Unasked:
-		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container has the volume mounted, which would prove that the mount point is wanted; a call that names its path would vouch for it (healerctl heal --path)"))
+		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container is seen to have the volume mounted, which would prove that the mount point is wanted; a call that names its path would vouch for it (healerctl heal --path)"))
 	case g.Standalone && (s.MountPoint.Named || s.MountPoint.Role == healer.RoleContainer):
 		return vouchedPermit{}, nil
 	case g.Standalone:
-		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container of this mount point's pod has the volume mounted, and the caller vouches only for the path that it names (healerctl heal --path)"))
+		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container of this mount point's pod is seen to have the volume mounted, and the caller vouches only for the path that it names (healerctl heal --path)"))
 	default:
-		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container of this pod has the volume mounted, so nothing proves that the mount point is still wanted"))
+		return nil, healer.RefusedBy(healer.RuleWanted, errors.New("no running container of this pod is seen to have the volume mounted, so nothing proves that the mount point is still wanted"))
 	}
 }
 
@@ -120,7 +120,7 @@ func (g Gate) Write(ctx context.Context, c healer.Case, p healer.MountPoint, onD
 		return fmt.Errorf("cannot tell whether the volume is in use: %w", err)
 	}
 	if holder == nil {
-		return errors.New("no running container of a pod here has the volume mounted, so nothing proves that this node may still write to it")
+		return errors.New("no running container of a pod here is seen to have the volume mounted, so nothing proves that this node may still write to it")
 	}
 	holder.Close()
 	return nil

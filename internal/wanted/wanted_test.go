@@ -100,9 +100,9 @@ func TestGateForAWrite(t *testing.T) {
 		want       string // why not; empty: it may
 	}{
 		{name: "a container has it", runs: disk, mountPoint: mountPoint},
-		{name: "a container has another one", runs: facts.Dev{Major: 9}, mountPoint: mountPoint, want: "no running container"},
-		{name: "no container runs", mountPoint: mountPoint, want: "no running container"},
-		{name: "the staging mount point", runs: disk, mountPoint: staged, want: "no running container"},
+		{name: "a container has another one", runs: facts.Dev{Major: 9}, mountPoint: mountPoint, want: "is seen to have"},
+		{name: "no container runs", mountPoint: mountPoint, want: "is seen to have"},
+		{name: "the staging mount point", runs: disk, mountPoint: staged, want: "is seen to have"},
 		{name: "there is no orchestrator", mountPoint: staged, standalone: true},
 	} {
 		has := holders{pods: map[string]facts.Dev{}}
