@@ -45,6 +45,8 @@ func whyNotYet(j judgement) string {
 		return "it cannot be told whether the daemon is merely stopped"
 	case slices.ContainsFunc(d.Processes, facts.FUSEDaemon.Stopped):
 		return "a process of the daemon is stopped"
+	case slices.ContainsFunc(d.Processes, func(p facts.FUSEDaemon) bool { return p.PID == 1 }):
+		return "process 1 keeps the connection for a daemon that is started anew, and then goes on (FDSTORE of systemd)"
 	case s.probes == 0:
 		return "the daemon may only be slow: no probe still waits for its answer"
 	case !s.long():

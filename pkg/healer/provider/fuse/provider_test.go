@@ -394,6 +394,10 @@ func TestNoAbortOfADaemonThatIsNotFound(t *testing.T) {
 			t.Errorf("%s: refused %q", name, s.Refused)
 		}
 	}
+	keeper := facts.FUSEDaemons{Processes: []facts.FUSEDaemon{{PID: 1, Command: "systemd", State: 'S'}}}
+	if s := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: keeper, before: 1, after: 1, silent: longAgo})).Steps[0]; !strings.Contains(s.Refused, "process 1 keeps") {
+		t.Errorf("it is to be started anew: refused %q", s.Refused)
+	}
 	if s := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: lives, before: 1, after: 1, silent: longAgo})).Steps[0]; s.Refused != "" {
 		t.Errorf("it is found, and runs: refused %q", s.Refused)
 	}
