@@ -106,6 +106,7 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 		if u.Has {
 			by = append(by, u.Workload)
 		}
+		r.Held.More = r.Held.More || u.Has || u.PodUID == "" || slices.ContainsFunc(r.After.Case.MountPoints, func(p healer.MountPoint) bool { return p.PodUID == u.PodUID })
 	}
 	for _, w := range by {
 		if name := healer.WorkloadName(w.PodUID, w.ContainerID); name != "" && !slices.Contains(r.Held.By, name) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -50,6 +51,10 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 			mine.Mount.Root, others.Mount.Root, others.PodUID = "/volume/sub", "/another", "uid-c"
 			b.containers = []facts.ContainerMount{mine, others}
 		}, 3, []string{by}},
+		"in one that cannot be looked into": {func(b *fixture) {
+			b.fall(podA, healer.IOError)
+			b.unverified = []facts.Unverified{{Workload: facts.Workload{PodUID: "uid-a"}, Why: facts.WhyForeign}}
+		}, 2, nil},
 		"nothing is mounted":      {func(b *fixture) { b.unmount(podA); b.fall(podA, healer.NotMounted) }, 0, nil},
 		"at no known mount point": {func(b *fixture) { b.fall("/elsewhere", healer.IOError) }, 0, nil},
 		"it cannot be told":       {func(b *fixture) { b.heal(volume); b.fall(podA, healer.IOError); b.walkErr = errors.New("no procfs") }, 0, nil},
@@ -57,7 +62,7 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 		b := newFixture(t)
 		tc.change(b)
 		r := b.heal(volume)
-		if r.Held.Mounts != tc.mounts || !slices.Equal(r.Held.By, tc.by) || (r.Verdict() == healer.Healthy) != (name == "healthy") {
+		if more := strings.HasPrefix(name, "in one that"); r.Held.More != more || r.Held.Mounts != tc.mounts || !slices.Equal(r.Held.By, tc.by) || (r.Verdict() == healer.Healthy) != (name == "healthy") {
 			t.Errorf("%s: %s, held %+v, want %d by %q", name, r.Verdict(), r.Held, tc.mounts, tc.by)
 		}
 	}

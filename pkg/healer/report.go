@@ -207,4 +207,6 @@ type Held struct {
 	Mounts int
 	// By names the containers that have one.
 	By []string
+	// More is true where a container that could not be looked into may have others.
+	More bool
 }

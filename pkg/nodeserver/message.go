@@ -181,7 +181,11 @@ func (w wording) held() section {
 	if h.Mounts == 0 {
 		return section{}
 	}
-	lead := "Held by " + counted(h.Mounts, "mounts")
+	lead := "Held by "
+	if h.More {
+		lead += "at least "
+	}
+	lead += counted(h.Mounts, "mounts")
 	if len(h.By) == 0 {
 		return section{items: []string{lead}, optional: true}
 	}

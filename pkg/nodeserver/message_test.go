@@ -331,7 +331,8 @@ func TestMessageOfAbnormal(t *testing.T) {
 			report: held(healer.Held{Mounts: 4, By: []string{"pod a container b", "pod c"}}),
 			says:   []string{"staging /s: FilesystemShutdown (", "Held by 4 mounts, also in pod a container b; pod c. To do: unmount"},
 		},
-		"mounted on the host only": {report: held(healer.Held{Mounts: 1}), says: []string{"Held by 1 mount. To do: unmount"}},
+		"mounted elsewhere, perhaps": {report: held(healer.Held{Mounts: 1, More: true}), says: []string{"Held by at least 1 mount. To do: unmount"}},
+		"mounted on the host only":   {report: held(healer.Held{Mounts: 1}), says: []string{"Held by 1 mount. To do: unmount"}},
 	})
 }
 
