@@ -225,10 +225,35 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 		case errors.As(err, &end): // no volume of a driver
 		case err != nil:
 			return err
-		case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver:
+		case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver && !v.worksElsewhere():
 			e.sick++
 		}
 		return nil
+	})
+}
+
+// worksElsewhere reports whether a volume that one node has at a time was last said to be healthy. A node
+// that said it to be sick, and has it no more, as after an eviction, does not take its word back.
+func (v volume) worksElsewhere() bool {
+	var last time.Time
+	healthy := false
+	for key, text := range v.claim.Annotations {
+		var value volumehealth.Value
+		if !strings.HasPrefix(key, volumehealth.Annotation) || json.Unmarshal([]byte(text), &value) != nil {
+			continue
+		}
+		checked, err := time.Parse(time.RFC3339, value.LastChecked)
+		switch {
+		case err != nil:
+			return false // nobody knows which word is the last one
+		case checked.After(last):
+			last, healthy = checked, value.State == volumehealth.Healthy
+		case checked.Equal(last):
+			healthy = healthy && value.State == volumehealth.Healthy
+		}
+	}
+	return healthy && len(v.pv.Spec.AccessModes) > 0 && !slices.ContainsFunc(v.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
+		return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
 	})
 }
 

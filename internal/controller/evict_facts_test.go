@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 	appsv1 "k8s.io/api/apps/v1"
@@ -34,6 +35,19 @@ func sickVolume(name, driver string) []client.Object {
 	pv.Name, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle = "pv-"+name, driver, name
 	pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.UID = name, types.UID(name)
 	return []client.Object{claim, pv}
+}
+
+// movedVolume is a sickVolume of which another node has said since that it is healthy.
+func movedVolume(name string, mode corev1.PersistentVolumeAccessMode) []client.Object {
+	o, at := sickVolume(name, "driver"), time.Now()
+	says := func(state string, at time.Time) string {
+		return fmt.Sprintf(`{"state":%q,"lastChecked":%q}`, state, at.UTC().Format(time.RFC3339))
+	}
+	o[0].SetAnnotations(map[string]string{
+		volumehealth.Annotation + "node-uid": says("unhealthy", at.Add(-time.Minute)), volumehealth.Annotation + "node-uid-2": says("healthy", at),
+	})
+	o[1].(*corev1.PersistentVolume).Spec.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
+	return o
 }
 
 func networkFence(name, state, cidr string) *unstructured.Unstructured {
@@ -144,6 +158,22 @@ var evidenceCases = map[string]struct {
 			}
 		},
 		"",
+	},
+	"the pods of more went to another node, where they work": { // as after an eviction
+		func(w *evictWorld) {
+			for i := range 4 {
+				w.create(movedVolume(fmt.Sprint("c", i), corev1.ReadWriteOnce)...)
+			}
+		},
+		"",
+	},
+	"more are sick on a node, and work on another": {
+		func(w *evictWorld) {
+			for i := range 4 {
+				w.create(movedVolume(fmt.Sprint("c", i), corev1.ReadWriteMany)...)
+			}
+		},
+		"more than 3 volumes",
 	},
 	"no settings": {func(w *evictWorld) { w.remove(theSettings("")) }, "no setting evict"},
 	"another mode": {

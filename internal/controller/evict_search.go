@@ -96,14 +96,14 @@ func evictableFor(claim metav1.Object, reasons []string) bool {
 	})
 }
 
-// evictionWanted reports whether a claim has a volume of one of these drivers, and nobody
-// forbids evictions: a job would only say so, again and again.
+// evictionWanted reports whether a claim has a volume of one of these drivers that does not work
+// elsewhere by now, and nobody forbids evictions: a job would only say so, again and again.
 func (r *Reconciler) evictionWanted(ctx context.Context, claim metav1.Object, drivers []string) (bool, error) {
 	v, err := r.readVolume(ctx, claim.GetNamespace(), claim.GetName())
 	if end := (*ending)(nil); errors.As(err, &end) { // no volume of a driver
 		return false, nil
 	}
-	if err != nil || !slices.Contains(drivers, v.pv.Spec.CSI.Driver) || v.claim.UID != claim.GetUID() {
+	if err != nil || !slices.Contains(drivers, v.pv.Spec.CSI.Driver) || v.claim.UID != claim.GetUID() || v.worksElsewhere() {
 		return false, err
 	}
 	namespace := &corev1.Namespace{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,6 +157,17 @@ func TestNothingIsMadeFor(t *testing.T) {
 		"what the setting has not": func(w *evictWorld) { w.saysSick(`{"state":"unhealthy","evictable":["FilesystemErrors"]}`) },
 		"what was said long ago": func(w *evictWorld) {
 			w.saysSick(`{"state":"unhealthy","evictable":["FilesystemShutdown"],"lastChecked":"1999-12-31T20:00:00Z"}`)
+		},
+		"what another node says to work since": func(w *evictWorld) {
+			o := movedVolume("claim", corev1.ReadWriteOnce)
+			w.update("ns", "claim", &corev1.PersistentVolumeClaim{}, func(claim client.Object) {
+				said := o[0].GetAnnotations()
+				said[volumehealth.Annotation+"node-uid"] = strings.Replace(said[volumehealth.Annotation+"node-uid"], "{", `{"evictable":["FilesystemShutdown"],`, 1)
+				claim.SetAnnotations(said)
+			})
+			w.update("", "pv", &corev1.PersistentVolume{}, func(pv client.Object) {
+				pv.(*corev1.PersistentVolume).Spec.AccessModes = o[1].(*corev1.PersistentVolume).Spec.AccessModes
+			})
 		},
 		"another driver":           func(w *evictWorld) { must(w.t, w.api.Update(w.ctx, theSettings("drivers: [other]"))) },
 		"no setting":               func(w *evictWorld) { w.remove(theSettings("")) },
