@@ -80,7 +80,10 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 // finish publishes what a check showed, and says when the volume is checked next.
 func (l *Loop) finish(r result) {
 	now, v := time.Now(), r.volume
-	v.running, v.slow = false, r.took > slowCheck
+	v.running = false
+	if !r.heals || r.err == nil && !r.report.After.Sick() { // how long steps take says nothing of the next check
+		v.slow = !r.heals && r.took > slowCheck
+	}
 	l.running--
 	if r.wasSlow {
 		l.slow--

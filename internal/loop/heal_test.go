@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,8 +65,9 @@ func (n *fakeNode) Heal(_ context.Context, v healer.Volume) (healer.Report, erro
 	n.heals = append(n.heals, check{v.ID, v.Path, time.Now()})
 	n.healing++
 	n.healsMost = max(n.healsMost, n.healing)
+	took := cmp.Or(n.healTook, 100*time.Millisecond)
 	n.mu.Unlock()
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(took)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.healing--

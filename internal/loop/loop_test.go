@@ -42,6 +42,8 @@ type fakeNode struct {
 	hung map[string]bool
 	// took is how long every other check takes.
 	took time.Duration
+	// healTook is how long a heal takes; 0: a tenth of a second.
+	healTook time.Duration
 	// unwanted are paths that are not to be mounted.
 	unwanted map[string]bool
 	// unjudged has volumes of which not all can be judged.
@@ -520,6 +522,26 @@ func TestHungVolumesDelayNoOther(t *testing.T) {
 				t.Errorf("%d checks at once", n.atOnce)
 			}
 		})
+	})
+}
+
+// A volume whose heal takes long, as one does in which a driver or a daemon starts anew, is none that hangs.
+func TestLongHealIsNoSlowCheck(t *testing.T) {
+	n := acting(200)
+	n.healTook = 3 * time.Second
+	for i := range 199 {
+		n.hung[fmt.Sprint("v", i)] = true
+	}
+	run(t, n, func() {
+		time.Sleep(10 * time.Minute)
+		for range 2 {
+			start := time.Now()
+			n.breaks("v199", fault{reason: healer.Disconnected})
+			time.Sleep(30 * time.Second)
+			if at := n.healsOf("v199", start); len(at) != 1 {
+				t.Errorf("healed at %v", at)
+			}
+		}
 	})
 }
 
