@@ -85,25 +85,25 @@ func (p *podCase) pending(ctx context.Context, claim *corev1.PersistentVolumeCla
 
 func (p *podCase) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	pv, err := kube.Get[corev1.PersistentVolume](ctx, p.Client, kube.Volumes, "", claim.Spec.VolumeName)
-	switch {
-	case apierrors.IsNotFound(err):
+	if apierrors.IsNotFound(err) {
 		p.lost(claim.Name, claim.Spec.VolumeName)
 		return
-	case p.read("PersistentVolume "+claim.Spec.VolumeName, err):
+	}
+	shared := true
+	if p.read("PersistentVolume "+claim.Spec.VolumeName, err) {
+		// As the attach-detach controller takes it (IsMultiAttachAllowed in Kubernetes' pkg/volume/util).
+		shared = len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 		if csi := intree.CSI(pv); csi != nil {
-			// As the attach-detach controller takes it (IsMultiAttachAllowed in Kubernetes' pkg/volume/util).
-			shared := len(pv.Spec.AccessModes) == 0 || slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 			p.volumes = append(p.volumes, volume{claim.Name, pv.Name, csi.Driver, csi.VolumeHandle, shared})
 		}
 	}
-	p.well = append(p.well, p.health(ctx, claim))
+	p.well = append(p.well, p.health(ctx, claim, shared))
 }
 
 // health says what the nodes say of a claim's volume: by their annotations, and by the last
-// VolumeHealJob where that is newer. It returns when the pod's node last called it healthy.
-func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim) (well time.Time) {
-	var sick []string
-	var checked time.Time
+// VolumeHealJob where that is newer. It returns when the pod's node last called it healthy. Of a volume
+// that is not shared, the nodes that had it before say no more.
+func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClaim, shared bool) (well time.Time) {
 	last := map[string]volumehealth.Value{} // by node: one that was registered anew has said more under its old UID
 	for name, text := range claim.Annotations {
 		var said volumehealth.Value
@@ -111,18 +111,21 @@ func (p *podCase) health(ctx context.Context, claim *corev1.PersistentVolumeClai
 			last[said.Node] = said
 		}
 	}
+	if here := last[p.pod.Spec.NodeName]; here.State == volumehealth.Healthy {
+		well, _ = time.Parse(time.RFC3339, here.LastChecked)
+	}
+	var sick []string
+	var checked time.Time
 	for _, said := range last {
 		at, err := time.Parse(time.RFC3339, said.LastChecked)
 		if err == nil && at.After(checked) {
 			checked = at
 		}
 		switch {
-		case said.Node != p.pod.Spec.NodeName && (err != nil || time.Since(at) >= volumehealth.StaleAfter):
+		case said.Node != p.pod.Spec.NodeName && (err != nil || time.Since(at) >= volumehealth.StaleAfter || !shared && at.Before(well)):
 			// The node had the volume once, and nothing takes away what it said last.
 		case said.State != volumehealth.Healthy:
 			sick = append(sick, fmt.Sprintf("%s on node %s since %s, checked %s", said.State, said.Node, said.Since, said.LastChecked))
-		case said.Node == p.pod.Spec.NodeName:
-			well = at
 		}
 	}
 	slices.Sort(sick)

@@ -116,7 +116,7 @@ func TestAbnormalBefore(t *testing.T) {
 			}
 			claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}}
 			claim.Name, claim.Annotations = fmt.Sprint("claim-", i), map[string]string{volumehealth.Annotation + "uid": annotation}
-			p.well = append(p.well, p.health(t.Context(), claim))
+			p.well = append(p.well, p.health(t.Context(), claim, false))
 		}
 		p.events(t.Context())
 		if got := p.reasons(); (len(got) == 0) != c.well {
@@ -136,7 +136,7 @@ func TestUnhealthyBefore(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{
 			volumehealth.Annotation + "uid": fmt.Sprintf(`{"state":"unhealthy","node":%q,"lastChecked":%q}`, c.node, time.Now().Add(-c.ago).UTC().Format(time.RFC3339)),
 		}}}
-		if p.health(t.Context(), claim); (len(p.Causes) > 0) != c.sick {
+		if p.health(t.Context(), claim, false); (len(p.Causes) > 0) != c.sick {
 			t.Errorf("%s, %s ago: %+v", c.node, c.ago, p.Causes)
 		}
 	}
@@ -153,8 +153,33 @@ func TestUnhealthyUnderAnOldUID(t *testing.T) {
 		}
 		claim.Annotations[volumehealth.Annotation+uid] = fmt.Sprintf(`{"state":%q,"node":"here","lastChecked":%q}`, state, at.Format(time.RFC3339))
 	}
-	if well := p.health(t.Context(), claim); len(p.Causes) > 0 || !well.Equal(now) {
+	if well := p.health(t.Context(), claim, true); len(p.Causes) > 0 || !well.Equal(now) {
 		t.Errorf("well %s: %+v", well, p.Causes)
+	}
+}
+
+// What a node said that had a volume before does not count once the pod's node says that it works, unless nodes
+// share it.
+func TestUnhealthyWhereItWas(t *testing.T) {
+	said := func(state, node string, ago time.Duration) string {
+		return fmt.Sprintf(`{"state":%q,"node":%q,"lastChecked":%q}`, state, node, time.Now().Add(-ago).UTC().Format(time.RFC3339))
+	}
+	for _, c := range []struct {
+		here         string
+		shared, sick bool
+	}{
+		{said("healthy", "here", time.Minute), false, false},
+		{said("healthy", "here", time.Minute), true, true},
+		{said("healthy", "here", 2*time.Hour), false, true},
+		{said("unhealthy", "here", time.Minute), false, true},
+	} {
+		p := waiting(t)
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{
+			volumehealth.Annotation + "there": said("unhealthy", "there", time.Hour), volumehealth.Annotation + "here": c.here,
+		}}}
+		if p.health(t.Context(), claim, c.shared); (len(p.Causes) > 0) != c.sick {
+			t.Errorf("%+v: %+v", c, p.Causes)
+		}
 	}
 }
 
