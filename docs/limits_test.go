@@ -61,7 +61,7 @@ var limits = []struct{ what, limit string }{
 	{
 		what: "the loop: checks",
 		limit: "{internal/loop.maxChecks} at once, " +
-			"{internal/loop.maxSlow} of them of volumes whose last check took over {internal/loop.slowCheck}; " +
+			"{internal/loop.maxSlow} whose last took over {internal/loop.slowCheck}, {internal/loop.maxSlowOfOne} of a driver; " +
 			"{internal/loop.checksPerSecond} begin in a second or at once; {internal/loop.maxVolumes} volumes; " +
 			"{internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed",
 	},

@@ -49,7 +49,7 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	v.running, v.again, v.urgent = true, false, false
 	l.running++
 	if v.slow {
-		l.slow++
+		l.slow[v.key.driver]++
 	}
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver))
 	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), healer.CallerLoop), logger)
@@ -86,7 +86,9 @@ func (l *Loop) finish(r result) {
 	}
 	l.running--
 	if r.wasSlow {
-		l.slow--
+		if l.slow[v.key.driver]--; l.slow[v.key.driver] == 0 {
+			delete(l.slow, v.key.driver)
+		}
 	}
 	v.due = l.nextTurn(v, now)
 	l.diagnosed(r, now)
@@ -103,6 +105,15 @@ func (l *Loop) finish(r result) {
 		l.cfg.Publish(r.report)
 	}
 	l.log(r)
+}
+
+// maySlow reports whether another volume of a driver may be checked whose last check was slow.
+func (l *Loop) maySlow(driver string) bool {
+	all := 0
+	for _, running := range l.slow {
+		all += running
+	}
+	return all < maxSlow && l.slow[driver] < maxSlowOfOne
 }
 
 // nextTurn returns when a volume that was just checked is checked next: an interval later, give or take a

@@ -34,10 +34,12 @@ const (
 	// checked first, so that a storm delays every check alike.
 	checksPerSecond = 100
 	// maxChecks bounds the checks at once, maxSlow those of volumes whose last check
-	// was slow: many that hang keep no other from its turn.
-	maxChecks = 20
-	maxSlow   = 4
-	slowCheck = time.Second
+	// was slow, and maxSlowOfOne those of one driver: many that hang keep no other from its turn,
+	// nor those of another driver that answer late.
+	maxChecks    = 20
+	maxSlow      = 12
+	maxSlowOfOne = 4
+	slowCheck    = time.Second
 	// turns is how often in an interval routine checks begin.
 	turns = 12
 )
@@ -95,8 +97,8 @@ type Loop struct {
 	// firstTurn is up to a turn before Run began: servers that start together have other turns.
 	firstTurn time.Time
 	running   int
-	// slow counts the running checks of volumes whose last check was slow, also of volumes that are gone.
-	slow    int
+	// slow counts, by driver, the running checks of volumes whose last check was slow, also of volumes that are gone.
+	slow    map[string]int
 	checked chan result
 	// budget bounds the checks that begin in a second.
 	budget *rate.Limiter
@@ -134,6 +136,7 @@ func New(cfg Config) (*Loop, error) {
 	l := &Loop{
 		cfg:     cfg,
 		known:   newVolumes(),
+		slow:    map[string]int{},
 		checked: make(chan result, maxChecks),
 		budget:  rate.NewLimiter(checksPerSecond, checksPerSecond),
 		found:   make(chan discovery, 1),
@@ -218,7 +221,7 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 	for l.running < maxChecks {
 		v, heals := heal, heal != nil
 		if !heals {
-			v, next = l.known.first(l.slow < maxSlow), earlier(next, ask)
+			v, next = l.known.first(l.maySlow), earlier(next, ask)
 		}
 		switch {
 		case v == nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-const driver = "d.example.com"
+const driver, otherDriver = "d.example.com", "e.example.com"
 
 // fakeNode has kubelet's volumes and the mount table, and is the checker that sees them.
 type fakeNode struct {
@@ -274,7 +274,7 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
-		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
+		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -525,6 +525,30 @@ func TestHungVolumesDelayNoOther(t *testing.T) {
 	})
 }
 
+// The volumes of a driver that answers late keep their turns while all those of another one hang.
+func TestHungDriverDelaysNoSlowOne(t *testing.T) {
+	n := many(205)
+	n.took = slowCheck + slowCheck/5
+	for i := range n.paths {
+		if i < 200 {
+			n.hung[n.paths[i].VolumeHandle] = true
+		} else {
+			n.paths[i].DriverName = otherDriver
+		}
+	}
+	run(t, n, func() {
+		time.Sleep(10 * time.Minute)
+		since := time.Now()
+		time.Sleep(10 * time.Minute)
+		checked := n.since(since)
+		for i := 200; i < 205; i++ {
+			if at := checked[fmt.Sprint("v", i)]; len(at) < 8 {
+				t.Errorf("volume %d was checked %d times in ten minutes", i, len(at))
+			}
+		}
+	})
+}
+
 // A volume whose heal takes long, as one does in which a driver or a daemon starts anew, is none that hangs.
 func TestLongHealIsNoSlowCheck(t *testing.T) {
 	n := acting(200)
@@ -566,7 +590,7 @@ func TestHungChecksOfVolumesThatAreGoneCount(t *testing.T) {
 			n.changed()
 			time.Sleep(2 * time.Second)
 			n.do(func() {
-				if n.atOnce > maxSlow+1 { // beside the new volume
+				if n.atOnce > maxSlowOfOne+1 { // beside the new volume
 					t.Errorf("%d checks at once", n.atOnce)
 				}
 			})

@@ -164,10 +164,11 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 	return slices.Collect(maps.Keys(differs)), unknown
 }
 
-// first returns the volume that is due first and not being checked; nil for none.
-func (vs *volumes) first(withSlow bool) (first *volume) {
+// first returns the volume that is due first and not being checked; nil for none. A slow one has to be of a
+// driver of which maySlow allows another.
+func (vs *volumes) first(maySlow func(driver string) bool) (first *volume) {
 	for _, v := range vs.all {
-		if !v.running && (withSlow || !v.slow) && (first == nil || v.due.Before(first.due)) {
+		if !v.running && (!v.slow || maySlow(v.key.driver)) && (first == nil || v.due.Before(first.due)) {
 			first = v
 		}
 	}
