@@ -60,8 +60,8 @@ var limits = []struct{ what, limit string }{
 	{what: "workers", limit: "{internal/setup.maxWorkers} at once, besides those that cannot be killed; a killed one has {internal/setup.killWait} to end"},
 	{
 		what: "the loop: checks",
-		limit: "{internal/loop.maxChecks} at once, " +
-			"{internal/loop.maxSlow} whose last took over {internal/loop.slowCheck}, {internal/loop.maxSlowOfOne} of a driver; " +
+		limit: "{internal/loop.maxChecks} at once, {internal/loop.maxOfOne} of a driver; " +
+			"{internal/loop.maxSlow} ({internal/loop.maxSlowOfOne}) whose last took over {internal/loop.slowCheck}; " +
 			"{internal/loop.checksPerSecond} begin in a second or at once; {internal/loop.maxVolumes} volumes; " +
 			"{internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed",
 	},

@@ -48,6 +48,7 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	}
 	v.running, v.again, v.urgent = true, false, false
 	l.running++
+	l.of[v.key.driver]++
 	if v.slow {
 		l.slow[v.key.driver]++
 	}
@@ -85,10 +86,9 @@ func (l *Loop) finish(r result) {
 		v.slow = !r.heals && r.took > slowCheck
 	}
 	l.running--
+	drop(l.of, v.key.driver)
 	if r.wasSlow {
-		if l.slow[v.key.driver]--; l.slow[v.key.driver] == 0 {
-			delete(l.slow, v.key.driver)
-		}
+		drop(l.slow, v.key.driver)
 	}
 	v.due = l.nextTurn(v, now)
 	l.diagnosed(r, now)
@@ -107,13 +107,20 @@ func (l *Loop) finish(r result) {
 	l.log(r)
 }
 
-// maySlow reports whether another volume of a driver may be checked whose last check was slow.
-func (l *Loop) maySlow(driver string) bool {
+// drop counts one less.
+func drop(count map[string]int, of string) {
+	if count[of]--; count[of] == 0 {
+		delete(count, of)
+	}
+}
+
+// mayCheck reports whether the limits allow another check of a volume's driver.
+func (l *Loop) mayCheck(v *volume) bool {
 	all := 0
 	for _, running := range l.slow {
 		all += running
 	}
-	return all < maxSlow && l.slow[driver] < maxSlowOfOne
+	return l.of[v.key.driver] < maxOfOne && (!v.slow || all < maxSlow && l.slow[v.key.driver] < maxSlowOfOne)
 }
 
 // nextTurn returns when a volume that was just checked is checked next: an interval later, give or take a

@@ -33,10 +33,11 @@ const (
 	// are those of a turn on a node with 1,000 volumes. The volume that is due first is
 	// checked first, so that a storm delays every check alike.
 	checksPerSecond = 100
-	// maxChecks bounds the checks at once, maxSlow those of volumes whose last check
-	// was slow, and maxSlowOfOne those of one driver: many that hang keep no other from its turn,
-	// nor those of another driver that answer late.
+	// maxChecks bounds the checks and heals at once, maxSlow the checks of volumes whose last check was
+	// slow, and maxOfOne and maxSlowOfOne those of one driver: many that hang keep no other from its
+	// turn, nor those of another driver, which may answer late, when they begin to hang.
 	maxChecks    = 20
+	maxOfOne     = 16
 	maxSlow      = 12
 	maxSlowOfOne = 4
 	slowCheck    = time.Second
@@ -97,6 +98,8 @@ type Loop struct {
 	// firstTurn is up to a turn before Run began: servers that start together have other turns.
 	firstTurn time.Time
 	running   int
+	// of counts the running checks and heals by driver.
+	of map[string]int
 	// slow counts, by driver, the running checks of volumes whose last check was slow, also of volumes that are gone.
 	slow    map[string]int
 	checked chan result
@@ -136,6 +139,7 @@ func New(cfg Config) (*Loop, error) {
 	l := &Loop{
 		cfg:     cfg,
 		known:   newVolumes(),
+		of:      map[string]int{},
 		slow:    map[string]int{},
 		checked: make(chan result, maxChecks),
 		budget:  rate.NewLimiter(checksPerSecond, checksPerSecond),
@@ -221,7 +225,7 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 	for l.running < maxChecks {
 		v, heals := heal, heal != nil
 		if !heals {
-			v, next = l.known.first(l.maySlow), earlier(next, ask)
+			v, next = l.known.first(l.mayCheck), earlier(next, ask)
 		}
 		switch {
 		case v == nil:

@@ -549,6 +549,33 @@ func TestHungDriverDelaysNoSlowOne(t *testing.T) {
 	})
 }
 
+// When all volumes of a driver begin to hang, those of another keep their turns, and what breaks is healed at once.
+func TestDriverThatBeginsToHangDelaysNoOther(t *testing.T) {
+	n := acting(1000)
+	n.took = time.Millisecond
+	for i := range 500 {
+		n.paths[i].DriverName = otherDriver
+	}
+	run(t, n, func() {
+		time.Sleep(10 * time.Minute)
+		n.do(func() {
+			for i := 500; i < 1000; i++ {
+				n.hung[fmt.Sprint("v", i)] = true
+			}
+		})
+		time.Sleep(30 * time.Second)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(90 * time.Second)
+		if at := n.healsOf("v0", start); len(at) != 1 || at[0] > 2*time.Second {
+			t.Errorf("healed at %v", at)
+		}
+		if checked := n.since(start)["v499"]; len(checked) == 0 || checked[0].Sub(start) > 70*time.Second {
+			t.Errorf("another volume was checked at %v", checked)
+		}
+	})
+}
+
 // A volume whose heal takes long, as one does in which a driver or a daemon starts anew, is none that hangs.
 func TestLongHealIsNoSlowCheck(t *testing.T) {
 	n := acting(200)

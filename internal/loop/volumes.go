@@ -164,11 +164,10 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 	return slices.Collect(maps.Keys(differs)), unknown
 }
 
-// first returns the volume that is due first and not being checked; nil for none. A slow one has to be of a
-// driver of which maySlow allows another.
-func (vs *volumes) first(maySlow func(driver string) bool) (first *volume) {
+// first returns the volume that is due first, is not being checked and may be; nil for none.
+func (vs *volumes) first(may func(*volume) bool) (first *volume) {
 	for _, v := range vs.all {
-		if !v.running && (!v.slow || maySlow(v.key.driver)) && (first == nil || v.due.Before(first.due)) {
+		if !v.running && (first == nil || v.due.Before(first.due)) && may(v) {
 			first = v
 		}
 	}
