@@ -99,14 +99,6 @@ func TestRecordedIdentityIsOfADisk(t *testing.T) {
 	if got, err = d.Records().Load(driver, "v"); err != nil || got.Identity != (facts.Identity{FilesystemUUID: "u", WWID: "naa.6001405a", Size: 1 << 40}) {
 		t.Errorf("multipath: %+v, %v", got, err)
 	}
-	// An older kernel, booted again, does not show the serial number that the WWID has in it; of a slot's it is all there is.
-	for wwid, want := range map[string]string{"t10.HC      Volume          101": "", "t10.QEMU    QEMU HARDDISK   drive-scsi0-0-0-1": "101"} {
-		record.Identity = facts.Identity{WWID: wwid, Serial: "101"}
-		mustSave(t, d.Records(), record)
-		if got, err = d.Records().Load(driver, "v"); err != nil || got.Identity != (facts.Identity{WWID: wwid, Serial: want}) {
-			t.Errorf("%s: %+v, %v", wwid, got, err)
-		}
-	}
 }
 
 func TestRecordsAreKeyedByDriverToo(t *testing.T) {

@@ -59,13 +59,12 @@ func (i Identity) Empty() bool {
 // OfDisk returns the identity without what names a slot, whatever disk is attached there next.
 //
 // A multipath mapping has the WWID of its paths: a driver that finds one path mounts that disk, and the mapping the
-// next time. The serial number of a SCSI disk, which only newer kernels show, and of no mapping, adds nothing to it,
-// and nothing to a vendor's WWID that ends with it, as of DigitalOcean, Hetzner and Linode.
+// next time. The serial number of a SCSI disk, which only newer kernels show, and of no mapping, adds nothing to it.
 func (i Identity) OfDisk() Identity {
 	if naa, is := strings.CutPrefix(i.DMUUID, "mpath-3"); is {
 		i.WWID, i.DMUUID = "naa."+naa, ""
 	}
-	if strings.HasPrefix(i.WWID, "naa.") || strings.HasPrefix(i.WWID, "t10.") && strings.HasSuffix(i.WWID, " "+i.Serial) {
+	if strings.HasPrefix(i.WWID, "naa.") {
 		i.Serial = ""
 	}
 	switch {
