@@ -47,6 +47,15 @@ func TestNothingIsRemovedAtAPathOfTheCallersAlone(t *testing.T) {
 	}
 }
 
+// belowStaging has the driver stage in a directory of its own, which now gives errno.
+func belowStaging(errno syscall.Errno) cases.Change {
+	return func(c *healer.Case) {
+		p := &c.MountPoints[1]
+		p.Layout = layout.Path{Kind: layout.Staging, Base: path.Dir(p.Path)}
+		p.Inspect = facts.PathInfo{Inspected: true, PathFacts: facts.PathFacts{Errno: errno}}
+	}
+}
+
 func writtenInto(c *healer.Case) { c.MountPoints[0].Inspect.NotEmpty = true }
 
 func block(c *healer.Case) {
@@ -83,6 +92,8 @@ var mountPointExamples = []example{
 		want:  []string{"NotMounted! target:", "TargetNotEmpty target: node's disk"},
 	},
 	{name: "staged mount lost", build: cases.With(cases.StagingLost), want: []string{"StagingNotMounted staging: gone"}},
+	{name: "a driver's own mount below the staging path taken away, with its directory", build: cases.With(cases.StagingLost, belowStaging(syscall.ENOENT))},
+	{name: "such a mount lost", build: cases.With(cases.StagingLost, belowStaging(0)), want: []string{"StagingNotMounted staging: gone"}},
 	{
 		name:  "both lost",
 		build: cases.With(cases.Lost, cases.StagingLost),

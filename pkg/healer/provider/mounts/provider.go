@@ -87,7 +87,7 @@ const (
 // judgeMountPoint returns what is wrong with how the volume is mounted at a mount point.
 func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 	if len(p.Stack) == 0 {
-		return judgeEmpty(p)
+		return judgeEmpty(c, p)
 	}
 	var found []healer.Condition
 	// The node of a disk that was detached is deleted; where that very disk is back under the same number, the node works.
@@ -110,10 +110,15 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 	return append(found, judgeReadOnlyMount(c, p)...)
 }
 
-func judgeEmpty(p healer.MountPoint) []healer.Condition {
+func judgeEmpty(c healer.Case, p healer.MountPoint) []healer.Condition {
+	below := p.Layout.Base != "" && p.Path != p.Layout.Base
 	switch {
 	case p.Role == healer.RoleStaging && p.Want == nil:
 		// Many drivers stage nothing, or stage below the path they were given.
+		return nil
+	case p.Role == healer.RoleStaging && below && p.Inspect.Missing() && facts.IsType(c.Record.FSType, facts.Disk):
+		// The driver took its own directory away, as Trident does, which mounts a disk there while it expands
+		// the filesystem ("tmp_mnt") and otherwise only at the targets.
 		return nil
 	case p.Role == healer.RoleStaging:
 		return []healer.Condition{conditionAt(p, healer.Inaccessible, healer.StagingNotMounted, adviceRestage, "the mount recorded there is gone")}
