@@ -77,7 +77,7 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 		if !mounted || top.MayBeNode() { // that of a device node is devtmpfs
 			continue
 		}
-		if showsAll(r.After.Case, top.Dev) {
+		if r.After.Case.ShowsAll(top.Dev) {
 			sick.Superblocks = append(sick.Superblocks, top.Dev)
 		} else {
 			sick.Beneath = append(sick.Beneath, facts.Directory{Dev: top.Dev, Path: top.Root})
@@ -113,10 +113,4 @@ func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
 			r.Held.By = append(r.Held.By, name)
 		}
 	}
-}
-
-// showsAll reports whether a mount point of the volume shows all of a superblock. Else it is a
-// directory of one that others have, too, as the node's own filesystem.
-func showsAll(c healer.Case, dev facts.Dev) bool {
-	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Dev() == dev && p.Mounted() && p.Stack[0].Root == "/" })
 }

@@ -276,6 +276,12 @@ func (c Case) Shown() (first []MountPoint) {
 	return first
 }
 
+// ShowsAll reports whether a mount point of the volume shows all of a superblock. Else it is a
+// directory of one that others have, too, as the node's own filesystem.
+func (c Case) ShowsAll(dev facts.Dev) bool {
+	return slices.ContainsFunc(c.MountPoints, func(p MountPoint) bool { return p.Dev() == dev && p.Mounted() && p.Stack[0].Root == "/" })
+}
+
 // TargetOf returns the path of a pod's target, else that of the first mount point, if there is one.
 func (c Case) TargetOf(podUID string) string {
 	if len(c.MountPoints) == 0 {

@@ -59,10 +59,11 @@ func (d Diagnosis) staleIn(cond Condition) string {
 
 // newStageEnds reports whether what is wrong is the filesystem instance, and not the storage
 // or one mount: a volume that is staged anew works again. What an overlay writes to is no
-// volume's, and its device is not looked at.
+// volume's, and its device is not looked at. Where a volume is a directory of a filesystem that
+// others have, too (a driver's own disk, the node's), that one stays mounted without the volume.
 func (c Case) newStageEnds(cond Condition) bool {
 	sb, known := c.Superblocks[cond.Superblock]
-	if cond.Superblock.Zero() || !known || sb.FSType == "overlay" {
+	if cond.Superblock.Zero() || !known || sb.FSType == "overlay" || !c.ShowsAll(cond.Superblock) {
 		return false
 	}
 	switch cond.Reason {

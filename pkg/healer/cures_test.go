@@ -16,11 +16,16 @@ func TestCures(t *testing.T) {
 	inContainer := healer.MountPoint{Role: healer.RoleContainer, Path: contained, PodUID: "a", InContainer: &healer.InContainer{}}
 	silent := inContainer
 	silent.InContainer = &healer.InContainer{Probe: facts.ContainerProbe{TimedOut: true}}
+	at := func(root string) healer.MountPoint {
+		return healer.MountPoint{Role: healer.RoleStaging, Path: "/staged", Stack: []facts.Mount{{Dev: dev, Root: root, Path: "/staged"}}}
+	}
 	of := func(fsType string, errno syscall.Errno) healer.Case {
-		return healer.Case{MountPoints: []healer.MountPoint{inContainer}, Superblocks: map[facts.Dev]healer.Superblock{
+		return healer.Case{MountPoints: []healer.MountPoint{inContainer, at("/")}, Superblocks: map[facts.Dev]healer.Superblock{
 			dev: {FSType: fsType, Answer: facts.Answer{Asked: true, Errno: errno}},
 		}}
 	}
+	directory := of("xfs", 0)
+	directory.MountPoints[1] = at("/volumes/a")
 	whole := func(reason healer.Reason) healer.Condition {
 		return healer.Condition{Reason: reason, Superblock: dev}
 	}
@@ -41,6 +46,7 @@ func TestCures(t *testing.T) {
 		"an xfs answers EIO":       {healer.Diagnosis{Case: of("xfs", syscall.EIO), Conditions: []healer.Condition{whole(healer.IOError)}}, "IOError stage"},
 		"an xfs, EREMOTEIO":        {healer.Diagnosis{Case: of("xfs", syscall.EREMOTEIO), Conditions: []healer.Condition{whole(healer.IOError)}}, "IOError"},
 		"an ext4 answers EIO":      {healer.Diagnosis{Case: of("ext4", syscall.EIO), Conditions: []healer.Condition{whole(healer.IOError)}}, "IOError"},
+		"a directory of one":       {healer.Diagnosis{Case: directory, Conditions: []healer.Condition{whole(healer.FilesystemShutdown)}}, "FilesystemShutdown"},
 		"an overlay":               {healer.Diagnosis{Case: of("overlay", 0), Conditions: []healer.Condition{whole(healer.ReadOnlyFilesystem)}}, "ReadOnlyFilesystem"},
 		"a read-only mount":        {healer.Diagnosis{Case: of("ext4", 0), Conditions: []healer.Condition{{Reason: healer.ReadOnlyFilesystem}}}, "ReadOnlyFilesystem"},
 		"a superblock that went":   {healer.Diagnosis{Conditions: []healer.Condition{whole(healer.FilesystemShutdown)}}, "FilesystemShutdown"},

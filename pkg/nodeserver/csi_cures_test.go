@@ -29,7 +29,10 @@ func TestCuresAreToldBesideTheAnswer(t *testing.T) {
 		t.Errorf("of a healthy volume: %q", told)
 	}
 	h.next(healer.Report{After: healer.Diagnosis{
-		Case:       healer.Case{Superblocks: map[facts.Dev]healer.Superblock{testDev: {FSType: "ext4"}}},
+		Case: healer.Case{
+			MountPoints: []healer.MountPoint{{Path: pathA, Stack: []facts.Mount{{Dev: testDev, Root: "/", Path: pathA}}}},
+			Superblocks: map[facts.Dev]healer.Superblock{testDev: {FSType: "ext4"}},
+		},
 		Conditions: []healer.Condition{{Reason: healer.FilesystemShutdown, Superblock: testDev}},
 	}}, nil, nil)
 	var got []healerpb.Condition
