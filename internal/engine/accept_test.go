@@ -154,3 +154,22 @@ func TestCapabilityMustFit(t *testing.T) {
 		})
 	}
 }
+
+// Fluid publishes a symbolic link to its FUSE mount where a Dataset has the node publish method symlink.
+func TestSymbolicLinkOfADriver(t *testing.T) {
+	for _, v := range []healer.Volume{{ID: volID, Path: podA}, {ID: volID, Path: podA, Unasked: true, Published: []string{podA}}} {
+		b := newFixture(t)
+		b.unmount(podA)
+		b.unmount(staging)
+		l := directory(volID)
+		l.Kind, l.Link = facts.KindSymlink, "/runtime-mnt/alluxio/a/alluxio-fuse"
+		b.files[podA] = l
+		r, err := b.engine.Check(t.Context(), v)
+		if c := r.After.Case; err != nil || r.Verdict() != healer.NotJudged || len(c.MountPoints) > 0 || len(c.Unjudged) != 1 || !strings.Contains(c.Unjudged[0].Why, "symbolic link") {
+			t.Errorf("%v, %s: %+v", err, r.Verdict(), c)
+		}
+		l.VolData = nil // then nothing says that a driver made the link
+		b.files[podA] = l
+		mustBe(t, b, v, healer.KindInvalid, "symbolic link")
+	}
+}

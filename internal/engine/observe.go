@@ -216,7 +216,7 @@ func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {
 // directory to its block volume, by its target.
 func (o *observation) followSymlink(ctx context.Context) error {
 	p := o.c.MountPoints[0]
-	if p.Inspect.Kind != facts.KindSymlink {
+	if p.Inspect.Kind != facts.KindSymlink || insteadOfMount(p) != "" {
 		return nil
 	}
 	kubelet := o.node.Kubelet()

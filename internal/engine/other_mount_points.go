@@ -201,8 +201,8 @@ func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
 // mounted in this boot. Another one is most likely that of a pod that ends or begins: if
 // nobody says that its pod does not want it, it is noted as not judged.
 func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, error) {
-	if isDeviceNode(p) {
-		o.c.Unjudged = append(o.c.Unjudged, healer.Unjudged{MountPoint: p, Why: "the driver made a device node there and mounted nothing, and only what is mounted is asked"})
+	if made := insteadOfMount(p); made != "" {
+		o.c.Unjudged = append(o.c.Unjudged, healer.Unjudged{MountPoint: p, Why: "the driver made a " + made + " there and mounted nothing, and only what is mounted is asked"})
 		return false, nil
 	}
 	recorded := o.c.Record.MountPoint(p.Path)
@@ -235,11 +235,11 @@ func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, erro
 	return false, nil
 }
 
-// wanted looks whether the path of a check that no call names, or one that is a device node itself, is
+// wanted looks whether the path of a check that no call names, or one that a driver mounts nothing at, is
 // to be judged, if it is empty, and fails if nobody may want it.
 func (o *observation) wanted(ctx context.Context) error {
 	p := o.c.MountPoints[0]
-	if len(p.Stack) > 0 || !o.c.Volume.Unasked && !isDeviceNode(p) {
+	if len(p.Stack) > 0 || !o.c.Volume.Unasked && insteadOfMount(p) == "" {
 		return nil
 	}
 	before := len(o.c.Unjudged)
@@ -253,10 +253,18 @@ func (o *observation) wanted(ctx context.Context) error {
 	return nil
 }
 
-// isDeviceNode reports whether an empty mount point of kubelet's is a device node, as TopoLVM made one until 2024:
-// what is published otherwise is a file while it is not mounted.
-func isDeviceNode(p healer.MountPoint) bool {
-	return p.Inspect.Kind == facts.KindBlock && p.Inspect.VolData != nil
+// insteadOfMount returns what a driver made at an empty mount point of kubelet's: a device node, as TopoLVM until
+// 2024, or a symbolic link, as Fluid if it is told to; else "". What is published otherwise is a file or a directory
+// while it is not mounted.
+func insteadOfMount(p healer.MountPoint) string {
+	switch {
+	case p.Inspect.VolData == nil:
+	case p.Inspect.Kind == facts.KindBlock:
+		return "device node"
+	case p.Inspect.Kind == facts.KindSymlink && p.Layout.Kind == layout.Pod:
+		return "symbolic link"
+	}
+	return ""
 }
 
 // superblockOf returns the superblock that a container of an empty mount point would
