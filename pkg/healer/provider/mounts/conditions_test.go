@@ -208,6 +208,13 @@ var mountPointExamples = []example{
 		want: []string{"WrongVolumeMounted staging: source"},
 	},
 
+	{name: "an SMB share staged anew", build: cases.With(restagedShare)},
+	{
+		name:  "another SMB share staged",
+		build: cases.With(restagedShare, func(c *healer.Case) { c.MountPoints[1].Stack[0].Source = "//srv/other" }),
+		want:  []string{"WrongVolumeMounted target: it is not what is staged", "WrongVolumeMounted staging: source"},
+	},
+
 	{name: "nothing is staged, and two pods' mounts name different servers", build: cases.With(twoServers)},
 	{
 		name: "nothing is staged, and an earlier build recorded two pods' mounts that name different servers",
@@ -465,6 +472,17 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 		"the same, never seen": {build: cases.With(cases.Unrecorded)},
 	} {
 		t.Run(name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
+	}
+}
+
+// restagedShare is an SMB share that answers at the target, and that the driver has staged anew.
+func restagedShare(c *healer.Case) {
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "cifs", "//srv/share", facts.Identity{}
+	for i, dev := range []facts.Dev{cases.Export, cases.Renewed} {
+		m := &c.MountPoints[i].Stack[0]
+		m.Dev, m.FSType, m.Source, m.Root = dev, "cifs", "//srv/share", "/"
+		c.Record.MountPoints[i].Dev, c.Record.MountPoints[i].Root = cases.Export, "/"
+		c.Superblocks[dev] = healer.Superblock{Dev: dev, FSType: "cifs", Source: m.Source, Kind: facts.KindDirectory, Answer: cases.Answered(0)}
 	}
 }
 

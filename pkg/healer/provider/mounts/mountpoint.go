@@ -77,7 +77,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	switch {
 	case !ofRecord:
 		return "" // a driver made it of the staged filesystem; only that one has an identity
-	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
+	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev() && !sameShare(top, staged.Stack[0]):
 		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType && !recorded && (!sameClient(sb.FSType, c.Record.FSType) || !stagedSince(c, p)):
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
@@ -99,6 +99,13 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
 	}
 	return ""
+}
+
+// sameShare reports whether two mounts show one directory of an SMB server. A driver mounts a share anew at the staging
+// path that does not answer (csi-driver-smb, Azure Files), and with nosharesock that is another superblock. The pod's
+// own mount works again with the server.
+func sameShare(a, b facts.Mount) bool {
+	return facts.IsType(a.FSType, facts.SMB) && a.FSType == b.FSType && a.Source == b.Source && a.Root == b.Root
 }
 
 // sameClient reports whether a server or a daemon may give a volume either filesystem type: another version of NFS
