@@ -82,7 +82,10 @@ func oneVolume(t *testing.T) (*memoryAPI, *knownVolumes) {
 
 func conditions(reasons ...healer.Reason) healer.Diagnosis {
 	xfs := facts.Dev{Major: 7}
-	d := healer.Diagnosis{Case: healer.Case{Superblocks: map[facts.Dev]healer.Superblock{xfs: {FSType: "xfs", Answer: facts.Answer{Asked: true, Errno: syscall.EIO}}}}}
+	d := healer.Diagnosis{Case: healer.Case{
+		MountPoints: []healer.MountPoint{{Path: "/staged", Stack: []facts.Mount{{Dev: xfs, Root: "/", Path: "/staged"}}}},
+		Superblocks: map[facts.Dev]healer.Superblock{xfs: {FSType: "xfs", Answer: facts.Answer{Asked: true, Errno: syscall.EIO}}},
+	}}
 	for _, r := range reasons {
 		d.Conditions = append(d.Conditions, healer.Condition{Reason: r, MountPoint: "/p", Superblock: xfs})
 	}
