@@ -17,6 +17,7 @@ import (
 
 var (
 	lives   = facts.FUSEDaemons{Processes: []facts.FUSEDaemon{rclone()}}
+	kept    = facts.FUSEDaemons{Processes: []facts.FUSEDaemon{{PID: 1, Command: "systemd", State: 'S'}}}
 	dead    = facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}
 	longAgo = silence{mount: 8, probes: 3, last: time.Unix(100, 0), timeout: 5 * time.Second, first: time.Unix(50, 0)}
 )
@@ -148,6 +149,12 @@ var conditionCases = map[string]struct {
 		reason: healer.DaemonHung,
 		says:   []string{"the kernel does not tell which daemon serves FUSE connection 52"},
 	},
+	"process 1 keeps it": {
+		c:      silent(),
+		of:     connection{daemons: kept, before: 2, after: 2},
+		reason: healer.DaemonHung,
+		says:   []string{"no process but 1 has FUSE connection 52 open (FDSTORE of systemd), and it does not answer; 2 requests wait", "why it was not started anew"},
+	},
 	"hung, no one": {
 		c:      silent(),
 		of:     connection{daemons: facts.FUSEDaemons{Unseen: 1}},
@@ -277,6 +284,9 @@ func TestBackendUnreachableAfterAChange(t *testing.T) {
 		if said := strings.Contains(f.Conditions[0].Advice, "after process 4711 was started"); said != tc.want || len(f.Steps) > 0 || f.Conditions[0].Acute {
 			t.Errorf("written at %s: %+v", tc.written, f)
 		}
+		if f = collect(t, New(&node{daemons: kept}, writtenAt(tc.written), true), c); f.Conditions[0].Advice != adviceStorage {
+			t.Errorf("process 1, which goes by nothing, written at %s: %s", tc.written, f.Conditions[0].Advice)
+		}
 	}
 }
 
@@ -394,8 +404,7 @@ func TestNoAbortOfADaemonThatIsNotFound(t *testing.T) {
 			t.Errorf("%s: refused %q", name, s.Refused)
 		}
 	}
-	keeper := facts.FUSEDaemons{Processes: []facts.FUSEDaemon{{PID: 1, Command: "systemd", State: 'S'}}}
-	if s := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: keeper, before: 1, after: 1, silent: longAgo})).Steps[0]; !strings.Contains(s.Refused, "process 1 keeps") {
+	if s := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: kept, before: 1, after: 1, silent: longAgo})).Steps[0]; !strings.Contains(s.Refused, "process 1 keeps") {
 		t.Errorf("it is to be started anew: refused %q", s.Refused)
 	}
 	if s := examine(t, New(&node{}, nil, true), seen(silent(), connection{daemons: lives, before: 1, after: 1, silent: longAgo})).Steps[0]; s.Refused != "" {
