@@ -244,7 +244,7 @@ func (v volume) worksElsewhere() bool {
 		}
 		checked, err := time.Parse(time.RFC3339, value.LastChecked)
 		switch {
-		case err != nil:
+		case err != nil, checked.After(time.Now()):
 			return false // nobody knows which word is the last one
 		case checked.After(last):
 			last, healthy = checked, value.State == volumehealth.Healthy

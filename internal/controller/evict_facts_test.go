@@ -39,7 +39,11 @@ func sickVolume(name, driver string) []client.Object {
 
 // movedVolume is a sickVolume of which another node has said since that it is healthy.
 func movedVolume(name string, mode corev1.PersistentVolumeAccessMode) []client.Object {
-	o, at := sickVolume(name, "driver"), time.Now()
+	return movedAt(name, mode, time.Now())
+}
+
+func movedAt(name string, mode corev1.PersistentVolumeAccessMode, at time.Time) []client.Object {
+	o := sickVolume(name, "driver")
 	says := func(state string, at time.Time) string {
 		return fmt.Sprintf(`{"state":%q,"lastChecked":%q}`, state, at.UTC().Format(time.RFC3339))
 	}
@@ -166,6 +170,14 @@ var evidenceCases = map[string]struct {
 			}
 		},
 		"",
+	},
+	"more are sick, and worked elsewhere by a clock that was ahead": {
+		func(w *evictWorld) {
+			for i := range 4 {
+				w.create(movedAt(fmt.Sprint("c", i), corev1.ReadWriteOnce, time.Now().Add(time.Hour))...)
+			}
+		},
+		"more than 3 volumes",
 	},
 	"more are sick on a node, and work on another": {
 		func(w *evictWorld) {
