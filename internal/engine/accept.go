@@ -62,7 +62,7 @@ func acceptPath(field string, p healer.MountPoint) error {
 		return nil // the staged mount that it lies in does not answer
 	case errno != 0:
 		return healer.Failed("inspect "+field, errno)
-	case l.Kind == facts.KindSymlink && insteadOfMount(p) == "":
+	case l.Kind == facts.KindSymlink && (field != "volume_path" || insteadOfMount(p) == ""):
 		return healer.Invalid(field, "is a symbolic link")
 	}
 	return nil

@@ -173,3 +173,17 @@ func TestSymbolicLinkOfADriver(t *testing.T) {
 		mustBe(t, b, v, healer.KindInvalid, "symbolic link")
 	}
 }
+
+// Where the path is not what a check is asked of, or lies in a mount that the caller calls the staged one, it would be judged.
+func TestSymbolicLinkBesideWhatIsChecked(t *testing.T) {
+	l := directory(volID)
+	l.Kind, l.Link = facts.KindSymlink, "/runtime-mnt/alluxio/a/alluxio-fuse"
+	b := newFixture(t)
+	b.files[podB] = l
+	mustBe(t, b, healer.Volume{ID: volID, Path: podA, StagingPath: podB}, healer.KindInvalid, "staging_target_path")
+	b = newFixture(t)
+	b.unmount(podA)
+	b.mount("/k/pods", facts.Dev{Minor: 77})
+	b.files[podA] = l
+	mustBe(t, b, healer.Volume{ID: volID, Path: podA, StagingPath: "/k/pods"}, healer.KindInvalid, "symbolic link")
+}

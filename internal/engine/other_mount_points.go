@@ -258,7 +258,7 @@ func (o *observation) wanted(ctx context.Context) error {
 // while it is not mounted.
 func insteadOfMount(p healer.MountPoint) string {
 	switch {
-	case p.Inspect.VolData == nil:
+	case p.Inspect.VolData == nil || len(p.Stack) > 0:
 	case p.Inspect.Kind == facts.KindBlock:
 		return "device node"
 	case p.Inspect.Kind == facts.KindSymlink && p.Layout.Kind == layout.Pod:
