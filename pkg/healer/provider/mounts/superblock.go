@@ -13,6 +13,7 @@ import (
 const (
 	adviceShutdown      = "see the kernel log for the cause, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
 	adviceErrors        = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while it is not mounted"
+	adviceShared        = "see the kernel log for the cause, then end all that uses the filesystem, of which the volume is a directory, and check it: deleting the volume's pods alone does not unmount it"
 	adviceDaemon        = "see why the daemon or the server behind the mount is gone; then delete the pod"
 	adviceNoAnswer      = "see in the log of the daemon behind the mount why it does not answer"
 	adviceNotResponding = "see whether the storage behind the volume can be reached"
@@ -61,6 +62,9 @@ type evaluator struct {
 }
 
 func (ev evaluator) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
+	if (advice == adviceShutdown || advice == adviceErrors) && facts.IsType(ev.sb.FSType, facts.Disk) && !ev.c.ShowsAll(ev.p.Dev()) {
+		advice = adviceShared
+	}
 	cond := conditionAt(ev.p, s, r, advice, format, args...)
 	if !ev.c.AnswersAlone(ev.p) {
 		cond.Superblock = ev.p.Dev()

@@ -360,3 +360,18 @@ func TestAdviceForWhatMayPass(t *testing.T) {
 		}
 	}
 }
+
+// A directory's filesystem stays mounted without the pods of its volume.
+func TestAdviceForADirectoryOfAFilesystem(t *testing.T) {
+	directory := func(c *healer.Case) {
+		for i := range c.MountPoints {
+			c.MountPoints[i].Stack[0].Root, c.Record.MountPoints[i].Root = "/volumes/a", "/volumes/a"
+		}
+	}
+	for want, change := range map[string]cases.Change{adviceShutdown: func(*healer.Case) {}, adviceShared: directory} {
+		f, err := New(idle{t}).Examine(cases.With(shut, change)())
+		if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Advice != want {
+			t.Errorf("want %q: %+v, %v", want, f.Conditions, err)
+		}
+	}
+}
