@@ -61,7 +61,7 @@ var limits = []struct{ what, limit string }{
 	{
 		what: "the loop: checks",
 		limit: "{internal/loop.maxChecks} at once, {internal/loop.maxOfOne} of a driver; " +
-			"{internal/loop.maxSlow} ({internal/loop.maxSlowOfOne}) whose last took over {internal/loop.slowCheck}; " +
+			"{internal/loop.maxSlow} and {internal/loop.maxSlowOfOne} whose last took over {internal/loop.slowCheck}; " +
 			"{internal/loop.checksPerSecond} begin in a second or at once; {internal/loop.maxVolumes} volumes; " +
 			"{internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed",
 	},

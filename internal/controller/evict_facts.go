@@ -252,9 +252,8 @@ func (v volume) worksElsewhere() bool {
 			healthy = healthy && value.State == volumehealth.Healthy
 		}
 	}
-	return healthy && len(v.pv.Spec.AccessModes) > 0 && !slices.ContainsFunc(v.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
-		return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
-	})
+	modes := v.pv.Spec.AccessModes
+	return healthy && len(modes) > 0 && !slices.Contains(modes, corev1.ReadWriteMany) && !slices.Contains(modes, corev1.ReadOnlyMany)
 }
 
 // saidSick returns what nodes say of a claim whose volume is sick there. Who may write the

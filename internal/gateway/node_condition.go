@@ -98,8 +98,9 @@ func (n *nodeCondition) remove(ctx context.Context) error {
 // errLoopOff is of a server that checks nothing by itself.
 var errLoopOff = errors.New("the server's metrics: its loop is off")
 
-// update writes the condition if it changes, and a problem again after a while. What was said stands while the server does not
-// answer, or has not checked all volumes since its start: nobody knows better.
+// update writes the condition if it changes, and a problem again after a while. What was said
+// stands while the server does not answer, or has not checked all volumes since its start: nobody
+// knows better.
 func (n *nodeCondition) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()

@@ -18,7 +18,6 @@ const (
 	adviceStorage = "see in the daemon's log why its storage does not answer: the server, the way to it, the key, or that what the volume shows is gone there"
 	adviceOld     = "the PersistentVolume or its Secret was changed at %s, after process %d was started, which goes by the old one; a daemon that the driver starts after that one was ended goes by the new one, and what was not written yet is lost then"
 	adviceStarts  = "see whether the pod's containers have started, and why not; end no process for it before they have"
-	adviceKept    = "see in the log of the daemon's unit why it was not started anew: the next one goes on with what waits"
 	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for; if it is ended, what was not written yet is lost"
 )
 
@@ -60,8 +59,6 @@ func (j judgement) condition() (healer.Condition, bool) {
 			how = "stopped by a debugger"
 		}
 		return j.one(healer.DaemonStopped, fmt.Sprintf(adviceStopped, first.PID), "%s is %s; %s", j.served(), how, j.waiting()), true
-	case !slices.ContainsFunc(daemons.Processes, notFirst) && len(daemons.Processes) > 0:
-		return j.one(healer.DaemonHung, adviceKept, "%s does not answer; %s", j.served(), j.waiting()), true
 	case j.sb.Answer.Outstanding.IsZero() && !j.answeredBefore(): // nobody has read the request
 		return j.one(healer.DaemonHung, adviceStarts, "%s was not seen to answer since it was mounted; its daemon may not have begun, as a sidecar's is not before the pod's containers (gcsfuse)", j.served()), true
 	default:
@@ -77,11 +74,12 @@ func (j judgement) answeredBefore() bool {
 	})
 }
 
-// adviceStorage names also what was changed since the daemon was started.
+// adviceStorage names also what was changed since the daemon was started. Nobody is to end process 1, which systemd's
+// FDSTORE has keep a connection.
 func (j judgement) adviceStorage() string {
 	at := j.connection.written
 	for _, d := range j.connection.daemons.Processes {
-		if notFirst(d) && at.After(j.c.BootTime.Add(d.Started)) {
+		if d.PID != 1 && at.After(j.c.BootTime.Add(d.Started)) {
 			return adviceStorage + "; " + fmt.Sprintf(adviceOld, at.UTC().Format(time.RFC3339), d.PID)
 		}
 	}
@@ -94,9 +92,6 @@ func (j judgement) one(r healer.Reason, advice, format string, args ...any) heal
 		Message: fmt.Sprintf(format, args...), Advice: advice,
 	}
 }
-
-// notFirst reports whether a process may serve a connection: process 1 only keeps it for the next daemon.
-func notFirst(d facts.FUSEDaemon) bool { return d.PID != 1 }
 
 // stopped reports whether no process can serve the connection.
 func stopped(daemons []facts.FUSEDaemon) bool {
@@ -115,8 +110,6 @@ func (j judgement) served() string {
 		return "the kernel does not tell which daemon serves " + j.name() + ", and it"
 	case len(daemons.Processes) == 0:
 		return noProcess(daemons) + " has " + j.name() + " open, and it"
-	case !slices.ContainsFunc(daemons.Processes, notFirst):
-		return noProcess(daemons) + " but 1 has " + j.name() + " open (FDSTORE of systemd), and it"
 	}
 	const limit = 2
 	names := make([]string, 0, limit)

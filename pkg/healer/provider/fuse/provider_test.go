@@ -149,12 +149,6 @@ var conditionCases = map[string]struct {
 		reason: healer.DaemonHung,
 		says:   []string{"the kernel does not tell which daemon serves FUSE connection 52"},
 	},
-	"process 1 keeps it": {
-		c:      silent(),
-		of:     connection{daemons: kept, before: 2, after: 2},
-		reason: healer.DaemonHung,
-		says:   []string{"no process but 1 has FUSE connection 52 open (FDSTORE of systemd), and it does not answer; 2 requests wait", "why it was not started anew"},
-	},
 	"hung, no one": {
 		c:      silent(),
 		of:     connection{daemons: facts.FUSEDaemons{Unseen: 1}},
