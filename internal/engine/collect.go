@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -47,10 +46,10 @@ func (e *Engine) collect(ctx context.Context, c *healer.Case) []healer.ProviderF
 			case <-time.After(collectGrace):
 				a.err = fmt.Errorf("it did not return within %s", e.cfg.CollectTimeout)
 				late := question{p.Name(), storageKey(*c)}
-				e.late.add(late, 1)
+				e.late.Store(late, answers[i])
 				e.running.Go(func() {
 					<-answers[i]
-					e.late.add(late, -1)
+					e.late.CompareAndDelete(late, answers[i])
 				})
 			}
 		}
@@ -79,7 +78,7 @@ type question struct{ provider, storage string }
 // call that outlives its deadline counts as work of the engine, for which Close waits.
 func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
 	answer := make(chan collected, 1)
-	if e.late.has(question{p.Name(), storageKey(c)}) {
+	if _, late := e.late.Load(question{p.Name(), storageKey(c)}); late {
 		answer <- collected{err: errors.New("an earlier question about the same storage is not answered yet")}
 		return answer
 	}
@@ -95,26 +94,6 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 		mayPanic(a.err)
 	})
 	return answer
-}
-
-// lateCalls counts the calls of providers' Collect that have outlived their deadlines.
-type lateCalls struct {
-	mu sync.Mutex
-	of map[question]int
-}
-
-func (l *lateCalls) has(q question) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.of[q] > 0
-}
-
-func (l *lateCalls) add(q question, n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.of[q] += n; l.of[q] == 0 {
-		delete(l.of, q)
-	}
 }
 
 // mayPanic reads a provider's error where a panic is survived: one that is a nil pointer would have

@@ -103,8 +103,8 @@ type Engine struct {
 	scanned *scannedVolumes
 	// lookups has the last Lookup of each FUSE superblock, by its device.
 	lookups *lru.Cache
-	// late has the providers' questions that are not answered in time, by storage.
-	late *lateCalls
+	// late has, by question, the last call of a provider's Collect that has outlived its deadline.
+	late sync.Map
 
 	mu      sync.Mutex // held while a call looks at closing and adds itself to running
 	closing bool
@@ -127,7 +127,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.HealTimeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("engine: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: &volumeLocks{}, scanned: newScannedVolumes(), lookups: lru.New(maxLookups), late: &lateCalls{of: map[question]int{}}}
+	e := &Engine{cfg: cfg, locks: &volumeLocks{}, scanned: newScannedVolumes(), lookups: lru.New(maxLookups)}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }
