@@ -96,7 +96,7 @@ func TestProve(t *testing.T) {
 		if tc.mount != nil {
 			tc.mount(&m)
 		}
-		proof, unproven := o.prove(m, containerScan{now: own, mounts: []facts.ContainerMount{m}, pods: o.pods()})
+		proof, unproven := o.prove(m, containerScan{now: own, mounts: []facts.ContainerMount{m}, pods: o.c.Pods()})
 		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
 			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
 		}

@@ -53,7 +53,7 @@ func (o *observation) containers(ctx context.Context) error {
 	if len(s.previous)+len(s.needScan) == 0 && !first {
 		return nil
 	}
-	s.pods = o.pods()
+	s.pods = o.c.Pods()
 	asked := s.pods
 	if o.engine.cfg.Standalone {
 		asked = nil // any container
@@ -258,17 +258,6 @@ func (o *observation) noteScanned(s containerScan, probes []facts.ContainerProbe
 	if !found && !unknown && (!facts.IsNFS(s.now.FSType) || len(o.c.Unverified) == 0) {
 		o.remember(func(v *scannedVolume) { v.containers = true })
 	}
-}
-
-// pods returns the pods of the volume's proven mount points.
-func (o *observation) pods() []string {
-	pods := []string{}
-	for _, p := range o.c.MountPoints {
-		if p.Proven && p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
-			pods = append(pods, p.PodUID)
-		}
-	}
-	return pods
 }
 
 func staleOnHost(p healer.MountPoint) bool { return p.InContainer == nil && p.Stale() }

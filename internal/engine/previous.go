@@ -60,20 +60,10 @@ func lastReplaced(c healer.Case) (replaced time.Duration) {
 	for _, f := range c.PreviousOfBoot() {
 		replaced = max(replaced, f.Since)
 	}
-	if c.RecordOfThisBoot() && podStayed(c) && slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool { return gone(c, p.Dev) && !wentWithPod(c, p) }) {
+	if c.RecordOfThisBoot() && c.PodStayed() && slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool { return gone(c, p.Dev) && !wentWithPod(c, p) }) {
 		replaced = node.SinceBoot() // at some time until now: the record is written after this
 	}
 	return replaced
-}
-
-// podStayed reports whether a pod that had the volume when the record was written still has it.
-// When the last of those pods goes, kubelet unstages the volume, and what is staged for the next
-// pod is another superblock.
-func podStayed(c healer.Case) bool {
-	return slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool {
-		_, stays := c.MountPoint(p.Path)
-		return stays && p.Role == healer.RoleTarget
-	})
 }
 
 // wentWithPod reports whether a recorded mount point is a target that is no longer one of the volume. Where
@@ -274,7 +264,7 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 	for _, p := range c.Record.MountPoints {
 		// With the last pod that had it the volume was unstaged, or its own mount went: no container of another
 		// pod can have that superblock.
-		unstaged := gone(c, p.Dev) && (!podStayed(c) || wentWithPod(c, p)) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
+		unstaged := gone(c, p.Dev) && (!c.PodStayed() || wentWithPod(c, p)) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
 		if !p.Dev.Zero() && !now.HasDev(p.Dev) && !unstaged {
 			addPrevious(&was, c, p.Dev)
 		}

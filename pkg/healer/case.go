@@ -302,6 +302,24 @@ func (c Case) Proven() bool {
 	})
 }
 
+// Pods returns the pods of the proven mount points. It is not nil.
+func (c Case) Pods() []string {
+	pods := []string{}
+	for _, p := range c.MountPoints {
+		if p.Proven && p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
+			pods = append(pods, p.PodUID)
+		}
+	}
+	return pods
+}
+
+// PodStayed reports whether a pod that had the volume when the record was written still has it.
+// When the last of those pods goes, kubelet unstages the volume, and what is staged for the next
+// pod is another superblock.
+func (c Case) PodStayed() bool {
+	return slices.ContainsFunc(c.MountPoints, func(p MountPoint) bool { return p.Role == RoleTarget && c.Record.MountPoint(p.Path) != nil })
+}
+
 // Staged returns the staging mount point, if the volume has one: preferably one that is
 // proven, then one that is a mount of its own, then a directory in another mount, and
 // last a path with nothing on it, below which a driver may stage.

@@ -60,7 +60,7 @@ func whyNotYet(j judgement) string {
 // planAbort returns what to abort, with all that is known to be the volume's: its mount
 // points, now and in the record.
 func planAbort(c healer.Case, mp healer.MountPoint) facts.AbortPlan {
-	plan := facts.AbortPlan{Mount: mp.Stack[0]}
+	plan := facts.AbortPlan{Mount: mp.Stack[0], Pods: c.Pods()}
 	for _, p := range c.MountPoints {
 		if p.InContainer != nil || !p.Proven {
 			continue
@@ -69,9 +69,6 @@ func planAbort(c healer.Case, mp healer.MountPoint) facts.AbortPlan {
 			if !slices.Contains(plan.Paths, m.Path) {
 				plan.Paths = append(plan.Paths, m.Path)
 			}
-		}
-		if p.PodUID != "" && !slices.Contains(plan.Pods, p.PodUID) {
-			plan.Pods = append(plan.Pods, p.PodUID)
 		}
 	}
 	for _, p := range c.Dormant {

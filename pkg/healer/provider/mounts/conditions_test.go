@@ -190,7 +190,9 @@ var mountPointExamples = []example{
 		build: cases.With(otherMonitors),
 		want:  []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"},
 	},
-	{name: "other monitors, staged for another pod", build: cases.With(otherMonitors, func(c *healer.Case) { c.MountPoints[0].Want = nil })},
+	{name: "other monitors, staged for another pod", build: cases.With(otherMonitors, func(c *healer.Case) {
+		c.MountPoints[0].Want, c.Record.MountPoints = nil, c.Record.MountPoints[1:]
+	})},
 	{
 		name: "other monitors, and nothing says whether the recorded pod has gone",
 		build: cases.With(otherMonitors, func(c *healer.Case) {

@@ -120,8 +120,7 @@ func sameClient(a, b string) bool {
 // record knows: nothing is left of what the record is about. A driver may then name other servers, as a CephFS
 // mount names the monitors that its cluster has now.
 func stagedSince(c healer.Case, p healer.MountPoint) bool {
-	podStayed := slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Role == healer.RoleTarget && p.Want != nil })
-	podStayed = podStayed || slices.ContainsFunc(c.Unjudged, func(u healer.Unjudged) bool { return c.Record.MountPoint(u.MountPoint.Path) != nil }) // as far as is known
+	podStayed := c.PodStayed() || slices.ContainsFunc(c.Unjudged, func(u healer.Unjudged) bool { return c.Record.MountPoint(u.MountPoint.Path) != nil }) // as far as is known
 	return p.Inspect.VolData != nil && (!podStayed || !c.RecordOfThisBoot())
 }
 
