@@ -87,15 +87,9 @@ func (o *observation) acceptCapability() error {
 	top, mounted := p.Top()
 	// Many drivers that serve a filesystem of their own ignore fs_type; the names of those on a disk
 	// mean the same to every driver.
-	if mounted && facts.IsType(want.FSType, facts.Disk) && facts.IsType(top.FSType, facts.Disk) && family(want.FSType) != family(top.FSType) {
+	same := want.FSType == top.FSType || facts.IsType(want.FSType, facts.Ext) && facts.IsType(top.FSType, facts.Ext)
+	if mounted && !same && facts.IsType(want.FSType, facts.Disk) && facts.IsType(top.FSType, facts.Disk) {
 		return healer.Invalid("volume_capability.mount.fs_type", "says %s, and volume_path is %s", want.FSType, top.FSType)
 	}
 	return nil
-}
-
-func family(t string) string {
-	if strings.HasPrefix(t, "ext") {
-		return "ext"
-	}
-	return t
 }

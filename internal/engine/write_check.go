@@ -23,7 +23,7 @@ func (o *observation) writeCheck(ctx context.Context) error {
 			continue
 		}
 		suspected, oldest := o.suspected(sb), o.c.OldestMount(p.Dev())
-		if !suspected && (!o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext") {
+		if !suspected && (!o.engine.cfg.SyncExt4 || !facts.IsType(sb.FSType, facts.Ext)) {
 			continue
 		}
 		if err := o.mayWrite(ctx, p, sb); err != nil {
