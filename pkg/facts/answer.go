@@ -57,16 +57,13 @@ func (a Answer) String() string {
 // ErrnoName returns the name of an errno, as in "ENOTCONN".
 func ErrnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
 
-// OfDevice reports whether it was the device that failed, and not the filesystem on it.
-func (a Answer) OfDevice() bool { return a.Op == OpReadDevice }
-
 // ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
 // while its device works.
 func (w Write) ShutDown() bool {
 	return w.Asked && !w.TimedOut && !w.Unable && w.Op == OpSync && w.Errno == syscall.EIO
 }
 
-// OpReadDevice is the operation that fails when the device itself does.
+// OpReadDevice is a probe's read of the block device itself, past every cache.
 const OpReadDevice = "read the device"
 
 // OpSync is the operation that fails on a filesystem that has shut itself down.

@@ -8,10 +8,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// The operations whose errnos are evidence of a condition, beside OpProbe.
+// The operations whose errnos are evidence of a condition, beside those of a probe (facts.Answer).
 const (
-	// OpReadDevice is a probe's read of the block device itself, past every cache.
-	OpReadDevice = "read of the device"
 	// OpWriteCheck is a write to a volume that answers reads.
 	OpWriteCheck = "write check"
 	// OpConnect is a connection to the server of a network filesystem.
@@ -48,7 +46,7 @@ var conditionRows = []ConditionRow{
 	{Errnos: []syscall.Errno{syscall.ENOTCONN, syscall.ECONNABORTED}, Reason: Disconnected, Beside: []Reason{DaemonGone, ServerUnreachable}},
 	{Errnos: []syscall.Errno{syscall.ESTALE}, Reason: StaleFileHandle},
 	{Errnos: []syscall.Errno{syscall.ENXIO, syscall.ENODEV, syscall.ENOMEDIUM}, Filesystem: "on a block device", Reason: DeviceMissing, fits: onDevice},
-	{Op: OpReadDevice, Reason: DeviceReadError},
+	{Op: facts.OpReadDevice, Reason: DeviceReadError},
 	{Errnos: []syscall.Errno{syscall.EROFS}, Op: OpWriteCheck, Reason: ReadOnlyFilesystem},
 	{Errnos: []syscall.Errno{syscall.ENOENT}, Reason: IOError},
 	// Of a host that does not answer, or on which nothing listens. Any other errno of a
@@ -64,11 +62,7 @@ func onDevice(sb Superblock) bool { return sb.Device != nil }
 
 // ConditionOfProbe returns what the errno of a probe means; false without an errno.
 func ConditionOfProbe(sb Superblock) (ConditionRow, bool) {
-	op := OpProbe
-	if sb.Answer.OfDevice() {
-		op = OpReadDevice
-	}
-	return ConditionOf(op, sb.Answer.Errno, sb)
+	return ConditionOf(sb.Answer.Op, sb.Answer.Errno, sb)
 }
 
 // ConditionOf returns what the errno of an operation means; false without an errno, or

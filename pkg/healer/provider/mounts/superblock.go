@@ -94,7 +94,7 @@ func (ev evaluator) beneath() []healer.Condition {
 			return found
 		}
 	}
-	if ev.sb.Answer.OfDevice() {
+	if ev.sb.Answer.Op == facts.OpReadDevice { // it was the device that failed
 		return ev.failed()
 	}
 	return slices.Concat(ev.shrunk(), ev.deviceWeak())
@@ -165,7 +165,7 @@ func (ev evaluator) failed() []healer.Condition {
 		advice = adviceRepublish
 	}
 	found := ev.one(healer.Inaccessible, reason, advice, "%s", a)
-	row, failed = healer.ConditionOf(healer.OpReadDevice, ev.sb.Opened.Errno, ev.sb)
+	row, failed = healer.ConditionOf(facts.OpReadDevice, ev.sb.Opened.Errno, ev.sb)
 	if d := ev.sb.Device; failed && d != nil && reason == healer.IOError { // xfs shuts itself down when its device fails
 		found = append(found, ev.one(healer.Inaccessible, row.Reason, adviceFailed[row.Reason],
 			"%s fails as well: %s", deviceName(*d), facts.Answer{Op: facts.OpReadDevice, Errno: ev.sb.Opened.Errno})...)
