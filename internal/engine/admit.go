@@ -84,7 +84,7 @@ func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, l
 	if s.Sourceless() {
 		unproven = proveVolume(d.Case)
 	} else {
-		if err := lock.add(superblockKey(s.Source.String())); err != nil {
+		if err := lock.add(key{superblock: s.Source}); err != nil {
 			return nil, err
 		}
 		unproven = proveIdentity(e.identified(d.Case, s.Source), s.Source)

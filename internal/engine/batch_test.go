@@ -144,7 +144,7 @@ func TestOneOfThemIsBusy(t *testing.T) {
 	w := newBatchFixture(t, 3)
 	other := facts.Dev{Major: 8, Minor: 32}
 	w.steps[2].Source = other
-	occupy(w.fixture, superblockKey(other.String()))
+	occupy(w.fixture, key{superblock: other})
 	mustBe(t, w.fixture, volume, healer.KindBusy, "running since")
 	if len(w.runs) != 0 || len(w.notes.before) != 0 || w.notes.entered != 2 || len(w.notes.left) != 2 {
 		t.Errorf("ran at %v, audited %v, %d permits of %d came back", w.runs, w.notes.before, len(w.notes.left), w.notes.entered)

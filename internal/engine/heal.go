@@ -35,9 +35,9 @@ func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer
 		return healer.Report{}, healer.ErrShuttingDown
 	}
 	defer e.running.Done()
-	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
+	keys := []key{{path: e.cfg.Node.RealPath(v.Path)}}
 	if v.StagingPath != "" {
-		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
+		keys = append(keys, key{path: e.cfg.Node.RealPath(v.StagingPath)})
 	}
 	lock, err := e.locks.lock(checks, keys...)
 	if err != nil {

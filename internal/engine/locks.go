@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -110,7 +111,7 @@ func (t *volumeLocks) holder(k key) *volumeLock {
 
 func (l *volumeLock) busy(at key) error {
 	what := "this volume"
-	if at.kind == keySuperblock {
+	if !at.superblock.Zero() {
 		what = "another volume on the same filesystem"
 	}
 	return &healer.Error{Kind: healer.KindBusy, Text: fmt.Sprintf(
@@ -194,20 +195,11 @@ func (t *volumeLocks) dropEnded() {
 	})
 }
 
-// key is one way to name what is worked on.
+// key names what is worked on in one way: by a path, by driver and volume_id, or by a superblock.
 type key struct {
-	kind         keyKind
-	driver, name string
+	path             string
+	driver, volumeID string
+	superblock       facts.Dev
 }
 
-type keyKind int
-
-const (
-	keyPath keyKind = iota
-	keyVolume
-	keySuperblock
-)
-
-func pathKey(path string) key         { return key{kind: keyPath, name: path} }
-func volumeKey(driver, id string) key { return key{kind: keyVolume, driver: driver, name: id} }
-func superblockKey(dev string) key    { return key{kind: keySuperblock, name: dev} }
+func volumeKey(driver, id string) key { return key{driver: driver, volumeID: id} }

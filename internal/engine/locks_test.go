@@ -85,7 +85,7 @@ func TestSameVolumeByDriverAndID(t *testing.T) {
 		t.Error("another driver's volume of that name is busy")
 	}
 	// What a refused call held is free again.
-	if _, err := b.engine.locks.lock(false, pathKey(podB)); err != nil {
+	if _, err := b.engine.locks.lock(false, key{path: podB}); err != nil {
 		t.Error(err)
 	}
 }

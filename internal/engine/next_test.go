@@ -211,7 +211,7 @@ func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
 	b.healthy()
 	b.fall(podA, healer.NotMounted)
 	b.offer("rebind", podA, healer.Rebind, b.cure(podA))
-	occupy(b, superblockKey(disk.String()))
+	occupy(b, key{superblock: disk})
 	mustBe(t, b, volume, healer.KindBusy, "running since")
 	if len(b.notes.before) != 0 || b.notes.entered != 0 {
 		t.Errorf("audited %v", b.notes.before)

@@ -180,7 +180,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "locks: two heals on one filesystem", file: "internal/engine/admit.go",
-		from: "if err := lock.add(superblockKey(s.Source.String())); err != nil {", to: "if err := error(nil); err != nil {",
+		from: "if err := lock.add(key{superblock: s.Source}); err != nil {", to: "if err := error(nil); err != nil {",
 		tests: "internal/engine", run: "TestSuperblockIsHealedForOneVolumeAtATime|TestOneOfThemIsBusy",
 	},
 	{
