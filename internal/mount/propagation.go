@@ -2,6 +2,7 @@ package mount
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -54,52 +55,29 @@ func UnmountedWith(all []facts.Mount, m facts.Ref, below string) []facts.Mount {
 	return found
 }
 
-// CopiesOf returns what finds, in the mount table of one namespace, the copies of a mount that
-// was just placed: what the kernel put at the same directory of a mount that shares the events
-// of the parent mount. There are none where the mount or its parent is in no peer group. A mount
-// that another process bound from the placed one, such as that of a container that started
-// meanwhile, is in the same peer group but is none.
+// CopiesOf returns the copies of a mount that was just placed: what the kernel put at the same
+// directory of a mount that shares the events of the parent mount. There are none where the mount or
+// its parent is in no peer group. A mount that another process bound from the placed one, such as that
+// of a container that started meanwhile, is in the same peer group but is none.
 //
-// all holds the mounts of all mount namespaces. It is false when the mount or its parent is not
+// all holds the mounts of all mount namespaces. found is false when the mount or its parent is not
 // among them.
-func CopiesOf(all []facts.Mount, m, parent facts.Ref) (among func(table []facts.Mount) []facts.Mount, _ bool) {
+func CopiesOf(all []facts.Mount, m, parent facts.Ref) (copies []facts.Mount, found bool) {
 	ours, found := find(all, m)
 	below, foundBelow := find(all, parent)
-	if !found || !foundBelow {
-		return nil, false
+	if !found || !foundBelow || ours.Propagation.Shared == 0 {
+		return nil, found && foundBelow
 	}
-	var own, parents groups // each with those that follow it
-	if ours.Propagation.Shared != 0 && below.Propagation.Shared != 0 {
-		own, parents = followers(all, ours.Propagation.Shared), followers(all, below.Propagation.Shared)
-	}
-	at := onFilesystem(below, ours.Path)
-	return func(table []facts.Mount) (copies []facts.Mount) {
-		byID := make(map[int]facts.Mount, len(table))
-		for _, e := range table {
-			byID[e.OldID] = e
-		}
-		for _, e := range table {
-			on, known := byID[e.OldParent]
-			if e.OldID != m.OldID && known && own.reach(e) && parents.reach(on) && onFilesystem(on, e.Path) == at {
-				copies = append(copies, e)
-			}
-		}
-		return copies
-	}, true
+	own := followers(all, ours.Propagation.Shared)
+	copies = UnmountedWith(all, parent, strings.TrimPrefix(ours.Path, below.Path))
+	return slices.DeleteFunc(copies, func(e facts.Mount) bool { return !own.reach(e) }), true
 }
 
-// onFilesystem returns a path beneath a mount as a path of the mounted filesystem.
-func onFilesystem(m facts.Mount, p string) string {
-	return path.Join(m.Root, strings.TrimPrefix(p, m.Path))
-}
-
-// find returns the last entry for a mount: a namespace that several tables show has
-// several.
-func find(all []facts.Mount, r facts.Ref) (found facts.Mount, ok bool) {
-	for _, m := range all {
-		if m.OldID == r.OldID {
-			found, ok = m, true
-		}
+// find returns the entry of a mount.
+func find(all []facts.Mount, r facts.Ref) (facts.Mount, bool) {
+	at := slices.IndexFunc(all, func(m facts.Mount) bool { return m.OldID == r.OldID })
+	if at < 0 {
+		return facts.Mount{}, false
 	}
-	return found, ok
+	return all[at], true
 }

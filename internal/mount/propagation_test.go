@@ -43,11 +43,11 @@ func TestUnmountedWith(t *testing.T) {
 
 func TestCopiesOf(t *testing.T) {
 	all := ofNamespace(t)
-	among, found := CopiesOf(all, facts.Ref{OldID: 2}, facts.Ref{OldID: 1})
-	if got := ids(among(all)); !found || !slices.Equal(got, []int{12}) {
+	copies, found := CopiesOf(all, facts.Ref{OldID: 2}, facts.Ref{OldID: 1})
+	if got := ids(copies); !found || !slices.Equal(got, []int{12}) {
 		t.Errorf("copies %v, %v", got, found)
 	}
-	if ofPrivate, found := CopiesOf(all, facts.Ref{OldID: 30}, facts.Ref{OldID: 1}); !found || len(ofPrivate(all)) != 0 {
+	if ofPrivate, found := CopiesOf(all, facts.Ref{OldID: 30}, facts.Ref{OldID: 1}); !found || len(ofPrivate) != 0 {
 		t.Errorf("of a private mount: %v", found)
 	}
 	for _, pair := range [][2]int{{99, 1}, {2, 99}} {

@@ -3,6 +3,7 @@ package ops
 import (
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/mount"
@@ -80,7 +81,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 	if err != nil {
 		return err
 	}
-	among, found := mount.CopiesOf(tablesOf(namespaces), m, parentMount)
+	copies, found := mount.CopiesOf(tablesOf(namespaces), m, parentMount)
 	if !found {
 		closeAll(namespaces)
 		return refuse("%s is no longer in the mount table", m)
@@ -92,16 +93,18 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 	}
 	defer dir.Close()
 	for _, ns := range namespaces {
-		copies := among(ns.table)
-		if len(copies) == 0 {
+		here := slices.DeleteFunc(ns.table, func(m facts.Mount) bool {
+			return !slices.ContainsFunc(copies, func(c facts.Mount) bool { return c.OldID == m.OldID })
+		})
+		if len(here) == 0 {
 			_ = ns.file.Close()
 			continue
 		}
 		if err := mount.Enter(ns.file); err != nil {
-			p.missed += len(copies)
+			p.missed += len(here)
 			continue
 		}
-		for _, one := range copies {
+		for _, one := range here {
 			fd, err := thread{dir}.openMount(one.Path, one.Ref())
 			switch {
 			case errors.Is(err, operation.ErrRefused): // another mount covers the copy: no process reaches it
