@@ -220,8 +220,6 @@ func sharingOf(m facts.Mount, onHost []facts.Mount) facts.Sharing {
 		return group != 0 && slices.ContainsFunc(onHost, func(h facts.Mount) bool { return h.Propagation.Shared == group })
 	}
 	switch {
-	case p.Unbindable:
-		return facts.SharingUnbindable
 	case p == facts.Propagation{}:
 		return facts.SharingNone
 	case host(p.Master) && p.Shared == 0:

@@ -17,7 +17,6 @@ func TestSharingOf(t *testing.T) {
 	}{
 		"private":                      {facts.Propagation{}, onHost, facts.SharingNone},
 		"private, nothing on the host": {facts.Propagation{}, nil, facts.SharingNone},
-		"unbindable":                   {facts.Propagation{Unbindable: true}, onHost, facts.SharingUnbindable},
 		"slave":                        {facts.Propagation{Master: 4}, onHost, facts.SharingSlave},
 		"slave of another of the host": {facts.Propagation{Master: 5}, onHost, facts.SharingSlave},
 		"slave, and shared":            {facts.Propagation{Master: 4, Shared: 7}, onHost, facts.SharingSlaveOwn},

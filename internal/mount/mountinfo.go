@@ -107,8 +107,6 @@ func parseLine(line string) (facts.Mount, error) {
 			m.Propagation.Shared = group
 		case "master":
 			m.Propagation.Master = group
-		case "unbindable":
-			m.Propagation.Unbindable = true
 		}
 	}
 	m.SuperReadOnly = slices.Contains(m.SuperOptions, "ro")

@@ -50,7 +50,7 @@ var parseMountinfoExamples = map[string]struct {
 	"optional fields": {
 		`1 0 8:1 / / rw,relatime shared:12 master:34 propagate_from:56 unbindable new:7 newer - ext4 /dev/sda1 rw`,
 		facts.Mount{
-			OldID: 1, Dev: facts.Dev{Major: 8, Minor: 1}, Root: "/", Path: "/", Propagation: facts.Propagation{Shared: 12, Master: 34, Unbindable: true},
+			OldID: 1, Dev: facts.Dev{Major: 8, Minor: 1}, Root: "/", Path: "/", Propagation: facts.Propagation{Shared: 12, Master: 34},
 			FSType: "ext4", Source: "/dev/sda1", SuperOptions: []string{"rw"},
 		},
 	},

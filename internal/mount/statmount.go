@@ -136,11 +136,7 @@ func (r *reply) status(stringTable []byte) Status {
 		Source:        text(Source, r.SBSource),
 		SuperReadOnly: r.SBFlags&sbReadOnly != 0,
 		SuperOptions:  splitOptions(text(Options, r.MntOpts)),
-		Propagation: facts.Propagation{
-			Shared:     r.MntPeerGroup,
-			Master:     r.MntMaster,
-			Unbindable: r.MntPropagation&unix.MS_UNBINDABLE != 0,
-		},
+		Propagation:   facts.Propagation{Shared: r.MntPeerGroup, Master: r.MntMaster},
 	}}
 	s.Root, s.RootDeleted = strings.CutSuffix(text(RootDir, r.MntRoot), deletedMark)
 	if sub := text(Subtype, r.FSSubtype); sub != "" {

@@ -55,10 +55,9 @@ func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 // propagationOf has the propagation types of ours: before it is moved (MS_PRIVATE if none is
 // given), and in the end, if another one is given. A peer joins the group of its source (finalize).
 var propagationOf = map[facts.Sharing]struct{ before, after uint64 }{
-	facts.SharingSlave:      {before: unix.MS_SLAVE},
-	facts.SharingOwn:        {after: unix.MS_SHARED},
-	facts.SharingSlaveOwn:   {before: unix.MS_SLAVE, after: unix.MS_SHARED},
-	facts.SharingUnbindable: {after: unix.MS_UNBINDABLE},
+	facts.SharingSlave:    {before: unix.MS_SLAVE},
+	facts.SharingOwn:      {after: unix.MS_SHARED},
+	facts.SharingSlaveOwn: {before: unix.MS_SLAVE, after: unix.MS_SHARED},
 }
 
 func (s *swap) close() {

@@ -100,7 +100,6 @@ func TestSwap(t *testing.T) {
 		"read-only":        {change: func(s *facts.ContainerSwap) { s.Attr = facts.AttrReadOnly }, file: "sub/file", readOnly: true},
 		"a directory":      {change: func(s *facts.ContainerSwap) { s.Sub = "sub" }, file: "file"},
 		"shared":           {change: shares(facts.SharingOwn), file: "sub/file", shared: true},
-		"unbindable":       {change: shares(facts.SharingUnbindable), file: "sub/file", want: facts.Propagation{Unbindable: true}},
 		"nobody knows how": {change: shares(facts.SharingUnknown), file: "sub/file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,7 +36,7 @@ func sample(volumeID string) healer.Record {
 		Identity: facts.Identity{FilesystemUUID: "u", Serial: "s", WWID: "w", DMUUID: "d", Size: 1 << 40},
 		MountPoints: []healer.MountPointRecord{{
 			Role: healer.RoleTarget, Path: "/k/a b\n/mount", Root: "/sub", Attr: facts.AttrReadOnly | facts.AttrNoAtime,
-			Propagation: facts.Propagation{Shared: 3, Master: 4, Unbindable: true}, ReadOnlySuper: true,
+			Propagation: facts.Propagation{Shared: 3, Master: 4}, ReadOnlySuper: true,
 			Dev: facts.Dev{Major: 8, Minor: 16}, MountID: 1 << 60,
 		}},
 		LastSeen: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),

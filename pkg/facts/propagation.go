@@ -7,8 +7,7 @@ type Propagation struct {
 	// Shared is the peer group's id, 0 when the mount is not shared.
 	Shared uint64 `json:"shared,omitempty"`
 	// Master is the peer group the mount receives events from, 0 for none.
-	Master     uint64 `json:"master,omitempty"`
-	Unbindable bool   `json:"unbindable,omitempty"`
+	Master uint64 `json:"master,omitempty"`
 }
 
 // Receives reports whether mount events may come to the mount from another one.
@@ -27,9 +26,8 @@ const (
 	SharingPeer  Sharing = "peer"
 	// SharingOwn is a peer group without the host's mount, SharingSlaveOwn one that
 	// receives from the host's mount.
-	SharingOwn        Sharing = "own"
-	SharingSlaveOwn   Sharing = "slave-own"
-	SharingUnbindable Sharing = "unbindable"
+	SharingOwn      Sharing = "own"
+	SharingSlaveOwn Sharing = "slave-own"
 	// SharingUnknown stays private.
 	SharingUnknown Sharing = "unknown"
 )
