@@ -50,22 +50,20 @@ func Visit(r io.Reader, visit func(facts.Mount) error) error {
 	}
 }
 
-// maxFields bounds a line; the kernel shows about a dozen.
-const maxFields = 32
-
-// readLine reads a line, and shortens its fields.
+// readLine reads a line, and shortens its fields. The kernel shows about a dozen: it escapes
+// spaces in names.
 func readLine(r *bufio.Reader) (string, error) {
 	part, err := r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) { // nothing in it is longer
 		return strings.TrimSuffix(string(part), "\n"), err
 	}
 	var line []byte
-	for length, fields := 0, 1; ; part, err = r.ReadSlice('\n') {
+	for length := 0; ; part, err = r.ReadSlice('\n') {
 		for _, c := range part {
 			if length++; c == ' ' {
-				length, fields = 0, fields+1
+				length = 0
 			}
-			if length <= fieldLimit && fields <= maxFields && c != '\n' {
+			if length <= fieldLimit && c != '\n' {
 				line = append(line, c)
 			}
 		}

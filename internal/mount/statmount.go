@@ -35,7 +35,7 @@ type Fields uint64
 // The fields.
 const (
 	Superblock Fields = 0x1   // Dev and SuperReadOnly
-	Basic      Fields = 0x2   // the ids, Attr and Propagation
+	Basic      Fields = 0x2   // the ids, Attr and Propagation; told whenever asked for
 	RootDir    Fields = 0x8   // Root
 	Point      Fields = 0x10  // Path
 	Type       Fields = 0x20  // FSType
@@ -186,7 +186,7 @@ func Lowest(namespace uint64) uint64 {
 	for id := first[0]; err == nil && n == 1; {
 		var st Status
 		st, err = Stat(namespace, id, Basic)
-		if err != nil || st.Told&Basic == 0 {
+		if err != nil {
 			break
 		}
 		if lowest = id; st.ParentID == id {
@@ -216,7 +216,7 @@ func Identify(namespace uint64, mounts []facts.Mount, want Fields) {
 		}
 		now, err := Stat(namespace, id, want)
 		i, known := at[now.OldID]
-		if err != nil || now.Told&Basic == 0 || !known {
+		if err != nil || !known {
 			continue // unmounted since it was listed, or not asked for
 		}
 		if m := &mounts[i]; now.OldParent == m.OldParent && (want&Superblock == 0 || now.Dev == m.Dev) && (want&Point == 0 || now.Path == m.Path) {

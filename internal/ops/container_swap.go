@@ -147,7 +147,7 @@ func (d Dead) checkAttributes() error {
 	if d.ID == 0 {
 		return nil
 	}
-	now, err := status(d.ID)
+	now, err := mount.Stat(mount.Own, d.ID, mount.Basic)
 	if err == nil && now.Attr&facts.AttrSettable != d.Attr&facts.AttrSettable {
 		return refuse("its attributes have changed since it was inspected")
 	}

@@ -115,7 +115,7 @@ func (t thread) entry(r facts.Ref) (found facts.Mount, _ error) {
 func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 	var err error
 	if r.ID != 0 {
-		status, statErr := status(r.ID)
+		status, statErr := mount.Stat(mount.Own, r.ID, mount.Basic)
 		if statErr == nil {
 			return facts.Ref{ID: status.ParentID, OldID: status.OldParent}, nil
 		}
@@ -129,13 +129,4 @@ func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 		}
 	}
 	return facts.Ref{}, fmt.Errorf("%w: %s is %w", operation.ErrRefused, r, errNotMounted)
-}
-
-// status asks the kernel about a mount of the thread's namespace (Linux 6.8).
-func status(id uint64) (mount.Status, error) {
-	st, err := mount.Stat(mount.Own, id, mount.Basic)
-	if err == nil && st.Told&mount.Basic == 0 {
-		err = fmt.Errorf("statmount: %w", unix.ENOSYS)
-	}
-	return st, err
 }
