@@ -45,7 +45,7 @@ type PlaceAnswer struct {
 func CanMoveBeneath() bool { return !withoutBeneath() && mount.CanMoveBeneath() }
 
 func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
-	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: Dead{q.Dead, q.Ended, q.Stale}, onHost: true}
+	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: Dead{q.Dead, q.Ended, facts.IsNFS(q.Dead.FSType)}, onHost: true}
 	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
 	}
@@ -59,7 +59,7 @@ func place(q facts.PlacePlan) (a PlaceAnswer, err error) {
 		if err := p.dead.check(p.target); err != nil {
 			return a, err
 		}
-		if q.Stale {
+		if p.dead.Stale {
 			if errno := answers(p.clone); errno != 0 {
 				return a, refuse("the staged mount answers %q", errno)
 			}

@@ -39,9 +39,8 @@ type PlacePlan struct {
 	Private bool
 	// Shared has it share its events again, as the record shows it.
 	Shared bool
-	// Ended is true for a dead filesystem that answers all the same, Stale for one of
-	// NFS that must answer ESTALE.
-	Ended, Stale bool
+	// Ended is true for a dead filesystem that answers all the same.
+	Ended bool
 }
 
 // UnmountPlan names a mount on top of a stack, and what it hides.

@@ -49,7 +49,7 @@ func TestReplaceOnNFS(t *testing.T) {
 		t.Fatalf("%+v", s)
 	}
 	_ = s.Run(t.Context(), cases.Willing)
-	if !h.plan.Stale || h.plan.Ended || h.plan.Sub != "" || h.plan.Staged.ID != 8 || h.plan.Dead.ID != 7 {
+	if !facts.IsNFS(h.plan.Dead.FSType) || h.plan.Ended || h.plan.Sub != "" || h.plan.Staged.ID != 8 || h.plan.Dead.ID != 7 {
 		t.Errorf("%+v", h.plan)
 	}
 }

@@ -110,7 +110,7 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (fact
 		return none, "the directory of the dead mount does not lie below the staged one"
 	}
 	plan := planOf(mp, staged, sub, was.Attr, was.Propagation)
-	plan.Ended, plan.Stale = c.Superblocks[was.Dev].Shutdown, facts.IsNFS(was.FSType)
+	plan.Ended = c.Superblocks[was.Dev].Shutdown
 	return plan, ""
 }
 
