@@ -60,7 +60,12 @@ func readNode(node int, dev facts.Dev) (a facts.OpenedDevice, op string, errno s
 	_ = ioctl(fd, unix.BLKGETDISKSEQ, unsafe.Pointer(&a.DiskSeq))
 	readOnly, err := unix.IoctlGetInt(fd, unix.BLKROGET)
 	a.ReadOnly = err == nil && readOnly != 0
-	op, errno = readBlock(fd)
+	size := deviceBlock
+	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > 0 {
+		size = max(size, sector)
+	}
+	pause("probe/read")
+	op, errno = readInto(fd, aligned(size))
 	if errno == 0 {
 		a.Short = shortBy(fd, dev, a.Size)
 	}
@@ -74,18 +79,8 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// readBlock reads the first block past every cache.
-func readBlock(fd int) (string, syscall.Errno) {
-	size := deviceBlock
-	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > 0 {
-		size = max(size, sector)
-	}
-	pause("probe/read")
-	return readInto(fd, aligned(size))
-}
-
-// readInto leaves nothing in the buffer: a worker that waits for work keeps nothing
-// of a volume.
+// readInto reads the first block past every cache. It leaves nothing in the buffer: a worker that
+// waits for work keeps nothing of a volume.
 func readInto(fd int, buf []byte) (string, syscall.Errno) {
 	n, err := mount.RetryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	clear(buf)
