@@ -136,10 +136,7 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 	p.onClose(dir)
 	p.records = dir.Records()
 	p.OnStop(BriefTimeout, Background(context.WithoutCancel(ctx), "old records are still removed", p.records.Prune))
-	if p.audit, err = dir.Audit(); err != nil {
-		return nil, err
-	}
-	p.onClose(p.audit)
+	p.audit = dir.Audit()
 	if p.namespace, err = node.OpenNamespace(cfg.HostNamespace, append([]string{cfg.KubeletRoot}, cfg.PathRoots...)); err != nil {
 		return nil, engine.ExplainPermission("a start", cfg.HostNamespace, err, privilege.Own)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,36 +29,12 @@ type Audit struct {
 	path  string
 	limit int64
 
-	mu   sync.Mutex
-	file *os.File
-	// own is what is at path while nobody moved the log away.
-	own  fs.FileInfo
-	size int64
-	// torn is true when the last line may be incomplete.
-	torn bool
+	mu sync.Mutex
 }
 
-// Audit opens the directory's audit log.
-func (d *Dir) Audit() (*Audit, error) {
-	a := &Audit{path: filepath.Join(d.path, "audit.log"), limit: auditLimit}
-	return a, a.open()
-}
-
-func (a *Audit) open() error {
-	f, err := os.OpenFile(a.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, fileMode)
-	if err != nil {
-		return fmt.Errorf("audit log: %w", err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return errors.Join(fmt.Errorf("audit log: %w", err), f.Close())
-	}
-	a.file, a.own, a.size, a.torn = f, info, info.Size(), false
-	var last [1]byte
-	if _, err := f.ReadAt(last[:], info.Size()-1); err == nil {
-		a.torn = last[0] != '\n'
-	}
-	return nil
+// Audit returns the directory's audit log.
+func (d *Dir) Audit() *Audit {
+	return &Audit{path: filepath.Join(d.path, "audit.log"), limit: auditLimit}
 }
 
 // Before implements healer.Audit.
@@ -82,52 +59,39 @@ func (a *Audit) write(when string, entries []healer.AuditEntry) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// A person may have moved the log away, or the whole directory: what is written to that nobody reads.
-	if here, err := os.Stat(a.path); err != nil || !os.SameFile(here, a.own) {
-		if err := a.reopen(); err != nil {
-			return err
-		}
-	}
-	if a.torn {
-		line = append([]byte{'\n'}, line...)
-	}
-	if a.size+int64(len(line)) > a.limit && a.size > 0 {
-		if err := a.rotate(); err != nil {
-			return err
-		}
-	}
-	n, err := a.file.Write(line)
-	a.size += int64(n)
-	a.torn = err != nil
-	if err == nil {
-		err = a.file.Sync()
-	}
-	if err != nil {
+	if err := a.append(line); err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
 	return nil
 }
 
-func (a *Audit) rotate() error {
-	if err := os.Rename(a.path, a.path+".1"); err != nil {
-		return fmt.Errorf("audit log: %w", err)
+// append opens the log for each line: a person may have moved it away, or the whole directory, and
+// what is written to that nobody reads.
+func (a *Audit) append(line []byte) (err error) {
+	here, err := os.Stat(a.path)
+	if err == nil && here.Size() > 0 && here.Size()+int64(len(line)) >= a.limit {
+		err = os.Rename(a.path, a.path+".1")
 	}
-	return a.reopen()
-}
-
-func (a *Audit) reopen() error {
-	old := a.file
-	if err := a.open(); err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return old.Close()
-}
-
-// Close closes the log.
-func (a *Audit) Close() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.file.Close()
+	f, err := os.OpenFile(a.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, fileMode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	var last [1]byte
+	if _, err := f.ReadAt(last[:], end-1); err == nil && last[0] != '\n' { // a crash cut the last line off
+		line = append([]byte{'\n'}, line...)
+	}
+	if _, err := f.Write(line); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // Last returns the last lines of the log that are about a volume, or of all with an empty

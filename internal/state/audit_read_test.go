@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -19,9 +20,14 @@ func TestLast(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.file.WriteString(`{"volumeID":"v1","st`); err != nil {
+	f, err := os.OpenFile(a.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := f.WriteString(`{"volumeID":"v1","st`); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
 	lines, err := a.Last("v1", 3)
 	if err != nil || len(lines) != 3 {
 		t.Fatalf("%q, %v", lines, err)

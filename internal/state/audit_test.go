@@ -3,6 +3,7 @@ package state
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,12 +22,7 @@ type auditLine struct {
 func openAudit(t *testing.T) *Audit {
 	t.Helper()
 	d, _ := openDir(t)
-	a, err := d.Audit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
-	return a
+	return d.Audit()
 }
 
 // readAudit returns the lines of a log; every line must be whole.
@@ -114,42 +110,21 @@ func TestAuditIsBounded(t *testing.T) {
 func TestAuditGoesOnWhereItWas(t *testing.T) {
 	d, _ := openDir(t)
 	for range 2 {
-		a, err := d.Audit()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Before(healer.AuditEntry{Step: "rebind"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Close(); err != nil {
+		if err := d.Audit().Before(healer.AuditEntry{Step: "rebind"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	a, err := d.Audit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = a.Close() }()
-	if lines := readAudit(t, a.path); len(lines) != 2 || a.size == 0 {
-		t.Errorf("%d lines, size %d", len(lines), a.size)
+	if lines := readAudit(t, d.Audit().path); len(lines) != 2 {
+		t.Errorf("%d lines", len(lines))
 	}
 }
 
 // A crash in the middle of a line costs that line, not the next one.
 func TestAuditAfterATornLine(t *testing.T) {
-	d, _ := openDir(t)
-	a, err := d.Audit()
-	if err != nil {
+	a := openAudit(t)
+	if err := os.WriteFile(a.path, []byte(`{"time":"2026`), fileMode); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.file.WriteString(`{"time":"2026`); err != nil {
-		t.Fatal(err)
-	}
-	_ = a.Close()
-	if a, err = d.Audit(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = a.Close() }()
 	if err := a.Before(healer.AuditEntry{Step: "rebind"}); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +146,7 @@ func TestAuditSurvivesItsRemoval(t *testing.T) {
 		"removed": func() error { return os.Remove(a.path) },
 		"moved":   func() error { return os.Rename(a.path, a.path+".old") },
 	} {
-		if err := away(); err != nil {
+		if err := errors.Join(a.Before(healer.AuditEntry{Step: "before"}), away()); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -193,7 +168,9 @@ func TestAuditSurvivesItsRemoval(t *testing.T) {
 
 func TestAuditThatCannotBeWrittenSaysSo(t *testing.T) {
 	a := openAudit(t)
-	_ = a.file.Close()
+	if err := os.Mkdir(a.path, dirMode); err != nil {
+		t.Fatal(err)
+	}
 	if err := a.Before(healer.AuditEntry{Step: "rebind"}); err == nil {
 		t.Error("no error")
 	}
