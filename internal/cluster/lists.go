@@ -3,10 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -24,8 +22,6 @@ const (
 	// size (with 40,000 volumes). After one that is larger the list goes on with one object, and
 	// with twice as many in each page after that.
 	maxPageBytes = 1 << 20
-	// maxLists bounds the attempts to read a list in one snapshot.
-	maxLists = 3
 )
 
 // errOtherSnapshot says that the pages of a list are of different snapshots.
@@ -74,20 +70,14 @@ func matches[T apiObject](ctx context.Context, c *Cluster, k kind[T], match func
 	err = c.reader.send(ctx, c.reader.lists, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()
-		for range maxLists {
-			found = nil
-			_, err = c.client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
-				if t, ok := o.(T); ok {
-					if k.strip(t); match(t) {
-						found = append(found, t)
-					}
+		_, err = c.client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
+			if t, ok := o.(T); ok {
+				if k.strip(t); match(t) {
+					found = append(found, t)
 				}
-			})
-			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
-				return explain(what, err)
 			}
-		}
-		return explain(what, fmt.Errorf("no snapshot lasted to the end of %d lists: %w", maxLists, err))
+		})
+		return explain(what, err)
 	})
 	return found, err
 }
