@@ -186,7 +186,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 	}
 	e.devices.above = above
 	for s := range e.followed {
-		if !slices.Contains(wanted, s) && !e.toTell(s) {
+		if !slices.Contains(wanted, s) {
 			e.forget(s)
 		}
 	}
@@ -196,16 +196,6 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 		}
 	}
 	return err
-}
-
-// toTell reports whether a process that is followed has ended, and wait has not told that: the walk
-// found it gone first. To forget it then would leave its volume unchecked until its next turn.
-func (e *SuperblockEvents) toTell(s source) bool {
-	if s.pid == 0 {
-		return false
-	}
-	ready, err := unix.Poll([]unix.PollFd{{Fd: int32(e.followed[s].fd), Events: unix.POLLIN}}, 0)
-	return err == nil && ready == 1
 }
 
 // FollowDrivers has it told when one of these drivers makes a socket in its directory.
@@ -243,8 +233,8 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []facts.Mount) (w
 	return append(wanted, daemons...), err
 }
 
-// daemons returns the daemons of these connections. When the walk over the processes fails,
-// is cut short or cannot examine a process, those that are followed already go on to be.
+// daemons returns the daemons of these connections. Those that are followed already go on to be until
+// their end is told: the walk may find one gone first, or not examine it.
 func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]facts.Dev) (daemons []source, err error) {
 	walk, err := e.node.processes(ctx, daemonWalk)
 	if err != nil {
@@ -255,13 +245,11 @@ func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]
 			daemons = append(daemons, source{dev: dev, pid: d.PID, started: d.Started})
 		}
 	}
-	if err != nil || walk.Cut || walk.Unread > 0 {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		for s := range e.followed {
-			if _, ours := byConnection[s.dev.FUSEConnection()]; ours && s.pid != 0 && !slices.Contains(daemons, s) {
-				daemons = append(daemons, s)
-			}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s := range e.followed {
+		if _, ours := byConnection[s.dev.FUSEConnection()]; ours && s.pid != 0 && !slices.Contains(daemons, s) {
+			daemons = append(daemons, s)
 		}
 	}
 	return daemons[:min(len(daemons), maxFollowed)], err

@@ -65,18 +65,19 @@ func TestSuperblockEvents(t *testing.T) {
 func TestFollowAfterAnEndThatIsNotTold(t *testing.T) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	done(t, err)
+	n, _ := newNode(t)
+	n.walks.walk = walked(ops.ProcessesAnswer{})
 	e := &SuperblockEvents{
-		node: &Node{}, epoll: os.NewFile(uintptr(fd), "superblock events"), // nobody waits for it
+		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), // nobody waits for it
 		followed: map[source]descriptor{},
 	}
-	defer e.epoll.Close()
 	daemon, pid := sleeper(t)
 	dev := facts.Dev{Minor: 1}
 	e.add(source{dev: dev, pid: pid})
 	key := e.lastKey
 	_ = daemon.Process.Kill()
 	_ = daemon.Wait()
-	done(t, e.Follow(t.Context(), nil))
+	done(t, e.Follow(t.Context(), []facts.Mount{{Dev: dev, FSType: "fuse.x"}}))
 	if told := e.happened([]unix.EpollEvent{{Events: unix.EPOLLIN, Fd: key}}); !told[SuperblockEvent{Dev: dev}] || len(e.followed) != 0 {
 		t.Errorf("told of %v, and still followed: %v", told, e.followed)
 	}
@@ -150,7 +151,7 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	told(t, e, SuperblockEvent{Dev: served})
 }
 
-// What a walk over the processes did not come to is not gone.
+// What a walk over the processes did not come to is not gone, nor what it did not find.
 func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 	n, _ := newNode(t)
 	e, err := n.SuperblockEvents(t.Context())
@@ -165,6 +166,7 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 		walk ops.ProcessesAnswer
 		want int
 	}{
+		{ops.ProcessesAnswer{}, 1},
 		{ops.ProcessesAnswer{Cut: true}, 1},
 		{ops.ProcessesAnswer{Unread: 1, Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
 		{ops.ProcessesAnswer{Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
