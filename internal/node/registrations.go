@@ -13,9 +13,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
-// maxDriverDirs bounds the drivers whose directories are followed.
-const maxDriverDirs = 256
-
 // driverEvents tells of CSI drivers that come back, by the sockets that they make (inotify(7)):
 // a new pod registers its driver with kubelet, and a driver whose container alone was started
 // anew only listens again in the driver's own directory. All of it is on the node's own disk.
@@ -56,7 +53,7 @@ func (d driverEvents) follow(kubelet string, drivers []string) error {
 	for _, driver := range drivers {
 		socket, beneath := strings.CutPrefix(layout.Kubelet{Root: kubelet}.Socket(driver), kubelet+"/")
 		own := path.Dir(socket)
-		if !beneath || path.Base(own) != driver || len(d.of) > maxDriverDirs {
+		if !beneath || path.Base(own) != driver {
 			continue
 		}
 		dir, err := openBeneath(kubelet, own)
