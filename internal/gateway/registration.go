@@ -91,8 +91,7 @@ func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface)
 		if ctx.Err() != nil {
 			return
 		}
-		// Repetitions of an error are logged once, and what the next try resolves is not at all.
-		if err != nil && err.Error() != r.logged && !resolvesItself(err) {
+		if err != nil && err.Error() != r.logged { // repetitions are logged once
 			r.logged = err.Error()
 			klog.ErrorS(err, "Cannot register for the CSI-Addons controller, retrying")
 		}
@@ -100,21 +99,11 @@ func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface)
 			failures = 0
 		}
 		failures++
-		schedule := retry.Transient
-		if resolvesItself(err) {
-			schedule = retry.Conflict
-		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(schedule.AfterWithJitter(failures)):
+		case <-time.After(retry.Transient.AfterWithJitter(failures)):
 		}
 	}
-}
-
-// resolvesItself reports whether the next attempt resolves an error: a concurrent write,
-// or a list that is too old.
-func resolvesItself(err error) bool {
-	return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsResourceExpired(err)
 }
 
 // keep writes the object if that is needed and watches it. It returns nil when the

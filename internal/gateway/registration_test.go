@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/csi-addons/node-healer/internal/retry"
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
@@ -186,23 +185,6 @@ func TestRegistrationWaits(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestRegistrationThatWasOvertaken: the list was too old, so the next try knows better.
-func TestRegistrationThatWasOvertaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newAPI()
-		var created atomic.Int32
-		api.PrependReactor("create", "csiaddonsnodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return created.Add(1) == 1, nil, apierrors.NewAlreadyExists(registration.CSIAddonsNodes.GroupResource(), "")
-		})
-		defer registering(t, api, ours, &named{name: "node-healer.csi-addons.io"})()
-		time.Sleep(retry.Transient.First / 2)
-		synctest.Wait()
-		if registered(t, api) == nil {
-			t.Errorf("it is not registered after %d tries", created.Load())
-		}
-	})
 }
 
 func TestRegistrationNeeds(t *testing.T) {

@@ -23,8 +23,6 @@ type Schedule struct {
 }
 
 var (
-	// Conflict is for what the next try resolves, as it reads anew.
-	Conflict = Schedule{"a write to the Kubernetes API that another one overtook", 5 * time.Millisecond, longest}
 	// Transient is for all that touches a storage or a driver, and where nothing else fits.
 	Transient = Schedule{"a step that failed for a transient cause; the registration at the CSI-Addons controller; a report that the Kubernetes API refuses", time.Second, longest}
 	// Outage is for reports that wait for the Kubernetes API. Eleven minutes after it is
@@ -33,7 +31,7 @@ var (
 )
 
 // Schedules returns all of them; docs/errors.md prints it.
-func Schedules() []Schedule { return []Schedule{Conflict, Transient, Outage} }
+func Schedules() []Schedule { return []Schedule{Transient, Outage} }
 
 // From returns Transient with another first wait.
 func From(first time.Duration) Schedule {
