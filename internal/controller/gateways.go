@@ -6,10 +6,10 @@ import (
 	"net"
 	"net/url"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-addons/node-healer/pkg/api/registration"
@@ -32,14 +32,12 @@ type gateways struct {
 
 	reader client.Reader
 	api    client.SubResourceClientConstructor
-
-	mu sync.Mutex
 	// tokens has those, by node, that are not to be made again yet.
-	tokens map[string]nodeToken
+	tokens *cache.Expiring
 }
 
 func newGateways(reader client.Reader, api client.SubResourceClientConstructor, cfg Gateways) *gateways {
-	return &gateways{Gateways: cfg, reader: reader, api: api, tokens: map[string]nodeToken{}}
+	return &gateways{Gateways: cfg, reader: reader, api: api, tokens: cache.NewExpiring()}
 }
 
 // nodeReady returns nil if a node is ready as far as the API knows: a call to one that

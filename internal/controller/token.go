@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -23,24 +22,12 @@ type Identity struct {
 // deploy/controller/admission.yaml allows.
 const tokenLife = 10 * time.Minute
 
-type nodeToken struct {
-	bearer bearer
-	// renewAt is half the token's life after it was asked for.
-	renewAt time.Time
-}
-
 // makeToken makes the token by which a node's gateway knows the controller, or returns that made
 // last. It is good at the gateway of one node, so that whoever took over a node cannot use what
 // the controller sent there at another one.
 func (g *gateways) makeToken(ctx context.Context, node string) (bearer, error) {
-	now := time.Now()
-	g.mu.Lock()
-	// Nodes that are gone do not stay in the map.
-	maps.DeleteFunc(g.tokens, func(_ string, made nodeToken) bool { return !now.Before(made.renewAt) })
-	made, found := g.tokens[node]
-	g.mu.Unlock()
-	if found {
-		return made.bearer, nil
+	if made, found := g.tokens.Get(node); found {
+		return made.(bearer), nil
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.Self.Namespace, Name: g.Self.Account}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
@@ -52,9 +39,7 @@ func (g *gateways) makeToken(ctx context.Context, node string) (bearer, error) {
 	if err := g.api.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", err
 	}
-	made = nodeToken{bearer(request.Status.Token), now.Add(tokenLife / 2)}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.tokens[node] = made
-	return made.bearer, nil
+	made := bearer(request.Status.Token)
+	g.tokens.Set(node, made, tokenLife/2)
+	return made, nil
 }

@@ -73,7 +73,7 @@ func TestTokenIsKeptForHalfItsLife(t *testing.T) {
 		time.Sleep(tokenLife / 2)
 		_, err := made.makeToken(t.Context(), "node-2")
 		must(t, err)
-		if len(made.tokens) != 1 {
+		if made.tokens.Len() != 1 {
 			t.Errorf("kept are %+v", made.tokens)
 		}
 	})
