@@ -121,11 +121,6 @@ func (n *nodeCondition) update(ctx context.Context) error {
 		if at := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == problem }); at >= 0 {
 			n.said = &node.Status.Conditions[at] // by a process that was killed
 		}
-		for k := range counts {
-			if n.said != nil && n.said.Status == corev1.ConditionTrue {
-				n.since[k] = n.said.LastTransitionTime.Time
-			}
-		}
 	}
 	maps.DeleteFunc(n.since, func(k inaccessible, _ time.Time) bool { return counts[k] == 0 && all })
 	lasting := map[inaccessible]int{}
@@ -137,7 +132,8 @@ func (n *nodeCondition) update(ctx context.Context) error {
 			lasting[k] = count
 		}
 	}
-	// Volumes that cannot be used for another reason than a moment ago do not work again.
+	// Volumes that cannot be used for another reason than a moment ago do not work again, nor do
+	// those of which a process that was killed has said so.
 	if said := n.said != nil && n.said.Status == corev1.ConditionTrue; said && len(lasting) == 0 {
 		lasting = counts
 	}
