@@ -8,7 +8,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/printable"
-	"github.com/csi-addons/node-healer/internal/retry"
 )
 
 const (
@@ -130,10 +128,7 @@ func (m *Metrics) pass(w http.ResponseWriter, r *http.Request) {
 func refuse(w http.ResponseWriter, err error) {
 	code := http.StatusUnauthorized
 	switch {
-	case isUnanswered(err):
-		w.Header().Set("Retry-After", strconv.Itoa(int(retry.Transient.First.Seconds())))
-		code = http.StatusServiceUnavailable
-	case errors.Is(err, errMayNotAsk): // which does not end by itself
+	case isUnanswered(err), errors.Is(err, errMayNotAsk):
 		code = http.StatusServiceUnavailable
 	case errors.As(err, new(forbiddenError)):
 		code = http.StatusForbidden
