@@ -29,6 +29,10 @@ var bin string
 // has on a machine without Go, on which test/kernels runs the tests.
 const prebuilt = "NODE_HEALER_TEST_BIN"
 
+// sharedBuilds is the environment variable with a directory in which the packages of one run
+// keep what they build with Faults for each other: see .ci/integration, which removes it.
+const sharedBuilds = "TEST_BUILDS"
+
 // Server is the path of the node-healer under test.
 func Server() string { return filepath.Join(bin, "node-healer") }
 
@@ -41,21 +45,26 @@ func (b Build) into(dir string) error {
 		return nil
 	}
 	bin = dir
-	if err := buildHelper(filepath.Join(dir, fuseDaemon), fuseDaemon); err != nil {
+	if _, err := buildOnce(fuseDaemon, func(to string) error { return buildHelper(to, fuseDaemon) }); err != nil {
 		return err
 	}
-	return b.buildInto(dir)
+	for _, name := range underTest {
+		if _, err := buildOnce(name, func(to string) error { return b.buildAs(to, name) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (b Build) buildInto(dir string) error {
+// underTest are the commands that nearly every test needs.
+var underTest = []string{"node-healer", "node-healer-worker"}
+
+func (b Build) buildAs(binary, name string) error {
 	flags := withFaults
 	if b == Plain {
 		flags = released
 	}
-	if err := build(dir, "node-healer", b == Faults && raceDetector, flags); err != nil {
-		return err
-	}
-	return build(dir, "node-healer-worker", false, flags)
+	return buildAs(binary, name, b == Faults && raceDetector && name == "node-healer", flags)
 }
 
 // fuseDaemon is the program of the tests' own FUSE daemons.
@@ -81,11 +90,7 @@ var (
 	withFaults = []string{"-tags=faults,grpcnotrace", "-trimpath", "-ldflags=-s -w"}
 )
 
-// build builds one of the commands.
-func build(dir, name string, race bool, flags []string) error {
-	return buildAs(filepath.Join(dir, name), name, race, flags)
-}
-
+// buildAs builds one of the commands.
 func buildAs(binary, name string, race bool, flags []string) error {
 	args, cgo := append([]string{"build", "-buildvcs=false", "-o", binary}, flags...), "0"
 	if race {

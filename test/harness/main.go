@@ -76,12 +76,15 @@ func MainInLanes(m *testing.M, build Build, alone []string, stop ...func()) {
 
 // onMachine builds the binaries under test and runs the tests.
 func onMachine(build Build, alone []string) int {
-	dir, err := os.MkdirTemp(os.Getenv("TEST_SCRATCH"), "node-healer-bin-") // see .ci/integration
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	dir := os.Getenv(sharedBuilds)
+	if dir == "" || build != Faults {
+		var err error
+		if dir, err = os.MkdirTemp(os.Getenv("TEST_SCRATCH"), "node-healer-bin-"); err != nil { // see .ci/integration
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
 	if err := build.into(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
