@@ -46,7 +46,7 @@ func (j *jobs) onNode(t *testing.T, program string, v *claimed) {
 // byHand has a person with the rights of edit find, check and heal a claim by healerctl, and
 // one without learn which right is missing.
 func (j *jobs) byHand(t *testing.T) {
-	program := buildHealerctl(t)
+	program := harness.BuildHealerctl(t)
 	call := func(account string, want int, args ...string) string {
 		t.Helper()
 		args = append(args, "--kubeconfig="+j.api.Kubeconfig(t, j.namespace, account))

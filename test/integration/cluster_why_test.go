@@ -38,7 +38,7 @@ type person struct {
 // newPerson returns one with a namespace, two nodes and the names of a volume of their own.
 func newPerson(t *testing.T) *person {
 	t.Helper()
-	p := &person{t: t, api: cluster.Start(t), program: buildHealerctl(t)}
+	p := &person{t: t, api: cluster.Start(t), program: harness.BuildHealerctl(t)}
 	p.namespace, p.kubeconfig = p.api.Namespace(t), p.api.AdminKubeconfig()
 	p.forbidden = []string{"--force", "--grace-period", "delete pod", "delete pvc", " rm ", "finalizers\":", "edit "}
 	p.another()

@@ -13,7 +13,7 @@ import (
 
 // TestDoctorDoesNotHang has a daemon stop that serves what is above the state directory.
 func TestDoctorDoesNotHang(t *testing.T) {
-	program := buildHealerctl(t)
+	program := harness.BuildHealerctl(t)
 	n := harness.NewNode(t)
 	v, disk := n.NewFUSEDisk("hangs", harness.FUSEConfig{})
 	disk.Freeze()
@@ -28,7 +28,7 @@ func TestDoctorDoesNotHang(t *testing.T) {
 // one that lacks nothing. Each is a mount and pid namespace of its own.
 func TestHealerctlDoctor(t *testing.T) {
 	harness.NeedsRoot(t)
-	program := buildHealerctl(t)
+	program := harness.BuildHealerctl(t)
 	dir := t.TempDir()
 	kubelet, state := dir+"/kubelet", dir+"/state"
 	harness.Mkdir(t, kubelet)

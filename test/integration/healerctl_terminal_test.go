@@ -44,7 +44,7 @@ func (x *terminal) rest() string {
 // TestHealerctlInATerminal shows colours to a person who wants them, and watches until
 // Ctrl-C.
 func TestHealerctlInATerminal(t *testing.T) {
-	program := buildHealerctl(t)
+	program := harness.BuildHealerctl(t)
 	n := harness.NewNode(t, "--loop=observe")
 	n.AnyDriver = true
 	n.Start()

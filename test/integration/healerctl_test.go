@@ -4,19 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
 )
-
-func buildHealerctl(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "healerctl")
-	harness.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-buildvcs=false", "-tags=grpcnotrace", "-o", program, "github.com/csi-addons/node-healer/cmd/healerctl")
-	return program
-}
 
 // byHand is a volume with a running container, and healerctl at its node.
 type byHand struct {
@@ -28,7 +20,7 @@ type byHand struct {
 
 func newByHand(t *testing.T) byHand {
 	t.Helper()
-	h := byHand{t: t, node: harness.NewNode(t), program: buildHealerctl(t)}
+	h := byHand{t: t, node: harness.NewNode(t), program: harness.BuildHealerctl(t)}
 	h.node.AnyDriver = true
 	h.node.Start()
 	h.Volume = h.node.NewVolume("tmpfs", "by hand")

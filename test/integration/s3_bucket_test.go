@@ -39,7 +39,7 @@ type bucketCheck struct{ program, dir string }
 
 func newBucketCheck(t *testing.T) *bucketCheck {
 	t.Helper()
-	return &bucketCheck{buildHealerctl(t), t.TempDir()}
+	return &bucketCheck{harness.BuildHealerctl(t), t.TempDir()}
 }
 
 // expect writes the Secret and checks: the exit code, and words of the answer.

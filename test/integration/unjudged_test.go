@@ -25,7 +25,7 @@ func atStaging(v *harness.Volume) *healerpb.NodeHealerRequest {
 // writes into the bare directory. No face says that the volume is healthy, and none changes
 // anything; who names the path has it judged.
 func TestEmptyTargetIsNeverHealthy(t *testing.T) {
-	program := buildHealerctl(t)
+	program := harness.BuildHealerctl(t)
 	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s")
 	n.AnyDriver = true
 	n.Start()

@@ -98,7 +98,7 @@ func TestVendorsDriverHeals(t *testing.T) {
 			t.Errorf("audit log: %+v", line)
 		}
 	}
-	program := buildHealerctl(t)
+	program := harness.BuildHealerctl(t)
 	n.NewContainer(harness.PodUID, v.MountPoint()) // or nothing wants what is named by its ID alone
 	for _, socket := range []string{n.Socket(), d.Socket()} {
 		hello.Says(v.ID, "lost")
