@@ -62,6 +62,8 @@ func latest(a, b time.Time) time.Time {
 }
 
 // podAdded reads the namespace of a pod that may be a driver's, for when the API does not answer.
+//
+//nolint:contextcheck // an informer gives its handlers none
 func (c *Cluster) podAdded(p *corev1.Pod) {
 	if ownedByDaemonSet(p) && len(c.plugins(p)) > 0 {
 		read(context.Background(), &view{c: c}, namespaceKind, "", p.Namespace)
