@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -173,18 +174,28 @@ func (n *Node) ProbeInContainers(ctx context.Context, mounts []facts.ContainerMo
 		wg.Go(func() {
 			for tries, i := range at {
 				found[i] = n.probeInContainer(ctx, mounts[i])
+				rest := facts.ContainerProbe{Err: errTooManyFailed.Error()}
 				if countsForAll(found[i]) {
-					for _, other := range at[tries+1:] {
-						found[other] = found[i]
-					}
-					break
+					rest = found[i]
+				} else if tries < maxProbes {
+					continue
 				}
+				for _, other := range at[tries+1:] {
+					found[other] = rest
+				}
+				break
 			}
 		})
 	}
 	wg.Wait()
 	return found, ctx.Err()
 }
+
+var errTooManyFailed = errors.New("too many of its mounts could not be asked")
+
+// maxProbes bounds the mounts of one superblock that are asked, one after the other, when an answer
+// says nothing of the others.
+const maxProbes = 64
 
 // countsForAll reports whether the answer of one mount counts for all mounts of its superblock: it works,
 // does not answer, or its FUSE connection is gone. Any other errno may concern one directory only.
