@@ -74,8 +74,9 @@ type collected struct {
 // question is a call of a provider's Collect about a storage.
 type question struct{ provider, storage string }
 
-// ask calls one Collect, unless one about the same storage is late: each further call might be, too. A
-// call that outlives its deadline counts as work of the engine, for which Close waits.
+// ask calls one Collect, unless the last late one about the same storage is still late: each further
+// call might be, too. A call that outlives its deadline counts as work of the engine, for which Close
+// waits.
 func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
 	answer := make(chan collected, 1)
 	if _, late := e.late.Load(question{p.Name(), storageKey(c)}); late {

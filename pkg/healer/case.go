@@ -302,7 +302,7 @@ func (c Case) Proven() bool {
 	})
 }
 
-// Pods returns the pods of the proven mount points. It is not nil.
+// Pods returns the pods of the proven mount points: a container's is never proven. It is not nil.
 func (c Case) Pods() []string {
 	pods := []string{}
 	for _, p := range c.MountPoints {
