@@ -61,9 +61,10 @@ type Cluster struct {
 	synced chan struct{}
 
 	settings settingsStore
-	// gone has, by UID, the DaemonSets' pods that were deleted within DriverGrace.
-	gone     *expiring.LRUExpireCache
-	reporter *reporter
+	drivers  drivers
+	// driversChanged holds one value after a DaemonSet's pod or the settings changed.
+	driversChanged chan struct{}
+	reporter       *reporter
 	// inputs has, by volumeKey, what was last read for drivers that are to stage a volume anew.
 	inputs *expiring.LRUExpireCache
 }
@@ -79,7 +80,8 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		cfg: cfg, client: client, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
-		gone: expiring.NewLRUExpireCache(maxGone), inputs: expiring.NewLRUExpireCache(maxCached),
+		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
+		inputs: expiring.NewLRUExpireCache(maxCached),
 	}
 	c.reporter = newReporter(client, cfg.NodeName, c)
 	c.reporter.silent = cfg.Silent
@@ -94,12 +96,16 @@ func New(cfg Config) (*Cluster, error) {
 			for _, claim := range claimsOf(o.(*corev1.Pod)) {
 				c.reader.forget(claimKind.Resource, claim)
 			}
-			c.podAdded(o.(*corev1.Pod))
+			c.podChanged(o)
 		},
-		DeleteFunc: c.podDeleted,
+		UpdateFunc: func(_, o any) { c.podChanged(o) },
+		DeleteFunc: c.podChanged,
 	}
 	// New settings are taken over now: they may be deleted again before they are needed.
-	newSettings := func(o any) { c.settings.update(o.(*corev1.ConfigMap)) }
+	newSettings := func(o any) {
+		c.settings.update(o.(*corev1.ConfigMap))
+		c.wake()
+	}
 	settingsChanges := cache.ResourceEventHandlerFuncs{
 		AddFunc:    newSettings,
 		UpdateFunc: func(_, o any) { newSettings(o) },
@@ -115,8 +121,23 @@ func New(cfg Config) (*Cluster, error) {
 	return c, errors.Join(errs[:]...)
 }
 
-// Run keeps the informers up to date and sends what is to be reported until ctx ends, and
-// returns when all of that has stopped.
+// podChanged has the drivers' pods read again if the pod may be a driver's. A pod whose
+// deletion was missed by the watch comes as a cache.DeletedFinalStateUnknown.
+func (c *Cluster) podChanged(o any) {
+	if p, is := o.(*corev1.Pod); !is || ownedByDaemonSet(p) {
+		c.wake()
+	}
+}
+
+func (c *Cluster) wake() {
+	select {
+	case c.driversChanged <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the informers up to date, follows the drivers' pods and sends what is to be
+// reported until ctx ends, and returns when all of that has stopped.
 func (c *Cluster) Run(ctx context.Context) {
 	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(clientGoVerbosity))
 	var wg sync.WaitGroup
@@ -128,6 +149,17 @@ func (c *Cluster) Run(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced, c.configMap.HasSynced)
+	})
+	wg.Go(func() {
+		c.waitForSync(ctx) // the settings say whose pods count
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.driversChanged:
+				_, _ = c.driverAway(ctx, "") // records them all
+			}
+		}
 	})
 	wg.Go(func() { c.reporter.run(ctx) })
 	wg.Wait()

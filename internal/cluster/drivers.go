@@ -1,122 +1,138 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 )
 
-// enforcePrivileged is the value of enforceLabel on a namespace for privileged pods: who may create
-// those may mount anything anyway.
-const enforcePrivileged = "privileged"
+const (
+	// forgetDriver is longer than heals ever wait for a driver without pods here.
+	forgetDriver = 2 * time.Hour
+	// enforcePrivileged is the value of enforceLabel on a namespace for
+	// privileged pods: who may create those may mount anything anyway.
+	enforcePrivileged = "privileged"
+)
 
-// maxGone bounds the pods of DaemonSets that are remembered after their deletion.
-const maxGone = 64
+// drivers knows since when a CSI driver's own pod on this node is not ready: it may
+// be about to repair its volumes itself, and heals must not interfere with a rollout.
+type drivers struct {
+	// reading serializes reads of the pods: of two at once, the one that saw less
+	// must not be the last to record. It also guards the map.
+	reading *semaphore.Weighted
+	seen    map[string]driverPods
+}
 
-// driverAway returns why heals wait for a driver, none of whose own pods on this node is ready: it
-// may be about to repair its volumes itself, and heals must not interfere with a rollout; nil: they
-// do not, or no longer; and since when it has a ready pod.
+// driverPods is since when a driver has no ready pod here (zero: it has one), and since when it
+// has one again (zero: it was not seen without).
+type driverPods struct{ notReady, back time.Time }
+
+func newDrivers() drivers {
+	return drivers{reading: semaphore.NewWeighted(1), seen: map[string]driverPods{}}
+}
+
+// driverAway returns why heals wait for a driver; nil: they do not, or no longer; and since when it
+// has a ready pod here again. It reads the pods of all DaemonSets itself: the last change may not
+// have been handled yet. The namespaces of that driver's pods are read from the API, those of other
+// drivers recalled.
 func (c *Cluster) driverAway(ctx context.Context, driver string) (back time.Time, err error) {
+	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
+		return back, unknown(err)
+	}
+	defer c.drivers.reading.Release(1)
 	s := c.currentSettings()
-	pods := c.podsBy(byDaemonSet, "")
-	for _, uid := range c.gone.Keys() {
-		if p, kept := c.gone.Get(uid); kept {
-			pods = append(pods, p.(*corev1.Pod))
+	var failed error
+	asked := map[string]bool{} // by namespace, for that driver
+	counts := func(namespace, of string) bool {
+		if of != driver {
+			is, _ := c.hasDrivers(ctx, s, namespace, false)
+			return is
+		}
+		if _, known := asked[namespace]; !known {
+			is, err := c.hasDrivers(ctx, s, namespace, true)
+			asked[namespace], failed = is, cmp.Or(failed, err)
+		}
+		return asked[namespace]
+	}
+	now := map[string]bool{}
+	for _, pod := range c.podsBy(byDaemonSet, "") {
+		for _, name := range c.driversOf(pod, s.daemonSets, counts) {
+			now[name] = now[name] || isReady(pod)
 		}
 	}
-	var isReady bool
-	var away time.Time
-	for _, pod := range pods {
-		is, err := c.isOfDriver(ctx, s, pod, driver)
-		if err != nil {
-			return time.Time{}, unknown(err)
+	c.drivers.record(now, time.Now())
+	if failed != nil {
+		return back, unknown(failed)
+	}
+	return c.drivers.seen[driver].back, c.drivers.waitsFor(driver, c.cfg.DriverGrace)
+}
+
+// record takes, by driver, whether it has a ready pod on this node. One whose pod is gone
+// is not ready either.
+func (d *drivers) record(now map[string]bool, at time.Time) {
+	for name := range now {
+		if _, known := d.seen[name]; !known {
+			d.seen[name] = driverPods{}
 		}
-		ready, since := readiness(pod)
+	}
+	for name, pods := range d.seen {
+		ready, here := now[name]
 		switch {
-		case !is:
-		case ready:
-			isReady, back = true, latest(back, since)
-		default:
-			away = latest(away, since)
+		case ready && !pods.notReady.IsZero():
+			pods = driverPods{back: at}
+		case !ready && pods.notReady.IsZero():
+			pods.notReady = at
+		}
+		if d.seen[name] = pods; !here && at.Sub(pods.notReady) > forgetDriver {
+			delete(d.seen, name)
 		}
 	}
-	if waits := time.Since(away); !isReady && !away.IsZero() && waits < c.cfg.DriverGrace {
-		err = fmt.Errorf("the pod of driver %s on this node has not been ready for %s, and heals wait up to %s for it (--driver-grace)",
-			driver, waits.Round(time.Second), c.cfg.DriverGrace)
-	}
-	return back, err
 }
 
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
+// waitsFor returns why heals wait for a driver; nil: they do not, or no longer.
+func (d *drivers) waitsFor(driver string, grace time.Duration) error {
+	since := d.seen[driver].notReady
+	if waits := time.Since(since); !since.IsZero() && waits < grace {
+		return fmt.Errorf("the pod of driver %s on this node has not been ready for %s, and heals wait up to %s for it (--driver-grace)",
+			driver, waits.Round(time.Second), grace)
 	}
-	return a
+	return nil
 }
 
-// podAdded reads the namespace of a pod that may be a driver's, for when the API does not answer.
-//
-//nolint:contextcheck // an informer gives its handlers none
-func (c *Cluster) podAdded(p *corev1.Pod) {
-	if ownedByDaemonSet(p) && len(c.plugins(p)) > 0 {
-		read(context.Background(), &view{c: c}, namespaceKind, "", p.Namespace)
-	}
+func isReady(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
-// podDeleted keeps a DaemonSet's pod for as long as heals wait for a driver: the next pod comes a
-// moment later. A pod whose deletion the watch missed comes as a cache.DeletedFinalStateUnknown.
-func (c *Cluster) podDeleted(o any) {
-	if missed, is := o.(cache.DeletedFinalStateUnknown); is {
-		o = missed.Obj
-	}
-	if p, is := o.(*corev1.Pod); is && ownedByDaemonSet(p) {
-		p = p.DeepCopy()
-		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.Now()), nil
-		c.gone.Add(p.UID, p, c.cfg.DriverGrace)
-	}
-}
-
-// readiness returns whether a pod is ready, and since when it is, or is not.
-func readiness(p *corev1.Pod) (ready bool, since time.Time) {
-	if p.DeletionTimestamp != nil {
-		return false, p.DeletionTimestamp.Add(-time.Second * time.Duration(ptr.Deref(p.DeletionGracePeriodSeconds, 0)))
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
-		}
-	}
-	return false, p.CreationTimestamp.Time
-}
-
-// isOfDriver returns whether a DaemonSet's pod is a CSI driver's: by the settings, else by the
+// driversOf returns the CSI drivers whose pod this is: by the settings, else by the
 // directory plugins/<driver> of kubelet's that it mounts, if its namespace counts.
 // Its arguments never count: who may create pods may write anything into them.
-func (c *Cluster) isOfDriver(ctx context.Context, s settings, p *corev1.Pod, driver string) (bool, error) {
-	if set, named := s.daemonSets[driver]; named {
-		return set == p.Namespace+"/"+metav1.GetControllerOfNoCopy(p).Name, nil
+func (c *Cluster) driversOf(p *corev1.Pod, daemonSets map[string]string, counts func(namespace, driver string) bool) (names []string) {
+	set := p.Namespace + "/"
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		set += owner.Name
 	}
-	if !slices.Contains(c.plugins(p), driver) {
-		return false, nil
+	for driver, daemonSet := range daemonSets {
+		if daemonSet == set {
+			names = append(names, driver)
+		}
 	}
-	return c.hasDrivers(ctx, s, p.Namespace)
-}
-
-// plugins returns the names of the directories in kubelet's plugins that a pod mounts.
-func (c *Cluster) plugins(p *corev1.Pod) (names []string) {
 	for _, v := range p.Spec.Volumes {
 		if v.HostPath == nil {
 			continue
 		}
-		if dir, name := path.Split(c.cfg.Node.RealPath(path.Clean(v.HostPath.Path))); dir == c.cfg.Node.Kubelet().Root+"/plugins/" {
-			names = append(names, name)
+		plugins, driver := path.Split(c.cfg.Node.RealPath(path.Clean(v.HostPath.Path)))
+		// A directory does not count for a driver whose DaemonSet the settings name.
+		if _, named := daemonSets[driver]; !named && plugins == c.cfg.Node.Kubelet().Root+"/plugins/" && counts(p.Namespace, driver) {
+			names = append(names, driver)
 		}
 	}
 	return names
@@ -125,14 +141,14 @@ func (c *Cluster) plugins(p *corev1.Pod) (names []string) {
 // hasDrivers returns whether the DaemonSets of a namespace may be CSI drivers: of one
 // that the settings name; where they name none, of kube-system and of those labelled
 // for privileged pods, which no tenant can create.
-func (c *Cluster) hasDrivers(ctx context.Context, s settings, namespace string) (bool, error) {
+func (c *Cluster) hasDrivers(ctx context.Context, s settings, namespace string, live bool) (bool, error) {
 	switch {
 	case s.driverNamespaces != nil:
 		return slices.Contains(s.driverNamespaces, namespace), nil
 	case namespace == metav1.NamespaceSystem:
 		return true, nil
 	}
-	w := &view{c: c, live: true}
+	w := &view{c: c, live: live}
 	n := read(ctx, w, namespaceKind, "", namespace)
 	return n != nil && n.Labels[enforceLabel] == enforcePrivileged, w.unknown
 }

@@ -10,8 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
@@ -23,7 +21,7 @@ func aDaemon(spec corev1.PodSpec) *corev1.Pod {
 	spec.NodeName = kubetest.NodeName
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "storage", Name: "set-x", UID: "uid-of-set", CreationTimestamp: metav1.Now(),
+			Namespace: "storage", Name: "set-x", UID: "uid-of-set",
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "set", Controller: &controls}},
 		},
 		Spec:   spec,
@@ -71,70 +69,46 @@ func TestDriversOf(t *testing.T) {
 		"another set is named for another one": {hostPaths(plugins + "a.example.com"), map[string]string{"b.example.com": "storage/other"}, []string{"a.example.com"}},
 	} {
 		c := &Cluster{cfg: Config{Node: &thisHost{t: t}}}
-		s := settings{daemonSets: tc.named, driverNamespaces: []string{"storage"}}
-		for _, driver := range []string{"a.example.com", "b.example.com", ""} {
-			got, err := c.isOfDriver(t.Context(), s, aDaemon(tc.spec), driver)
-			if err != nil || got != slices.Contains(tc.want, driver) {
-				t.Errorf("%s: of %q: %t, %v", name, driver, got, err)
-			}
+		got := c.driversOf(aDaemon(tc.spec), tc.named, func(string, string) bool { return true })
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }
 
 // TestDriverIsAway follows one driver's pods through a rollout.
 func TestDriverIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := kubetest.NewAPI()
-		api.Put(kubetest.Node())
-		c, end := following(t, api)
-		defer end()
-		c.cfg.DriverGrace = time.Minute
-		pod := aDaemon(hostPaths("/var/lib/kubelet/plugins/" + kubetest.DriverName))
-		pod.Namespace = metav1.NamespaceSystem
-		put := func(status corev1.ConditionStatus) {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.Now()}}
-			api.Put(pod.DeepCopy())
+	d := newDrivers()
+	start := time.Now()
+	is := func(away bool, grace time.Duration) {
+		t.Helper()
+		if err := d.waitsFor(kubetest.DriverName, grace); (err != nil) != away {
+			t.Errorf("away: %v", err)
 		}
-		is := func(away bool) {
-			t.Helper()
-			synctest.Wait()
-			if _, err := c.driverAway(t.Context(), kubetest.DriverName); (err != nil) != away {
-				t.Errorf("away: %v", err)
-			}
-		}
-		is(false) // it has no pod of a DaemonSet
-		put(corev1.ConditionTrue)
-		is(false)
-		put(corev1.ConditionFalse)
-		is(true)
-		time.Sleep(59 * time.Second)
-		is(true)
-		time.Sleep(2 * time.Second)
-		is(false)
-
-		put(corev1.ConditionTrue)
-		is(false)
-		api.Remove(pod) // gone without having been not ready
-		is(true)
-		time.Sleep(59 * time.Second)
-		is(true)
-		pod.UID = "uid-of-next"
-		put(corev1.ConditionTrue)
-		is(false)
-		api.Remove(pod)
-		is(true)
-		time.Sleep(time.Minute)
-		is(false)
-	})
-}
-
-// A terminating pod is not ready since its deletion, and not since its grace period ends.
-func TestReadinessOfATerminatingPod(t *testing.T) {
-	pod, now, grace := aDaemon(corev1.PodSpec{}), metav1.Now(), int64(30)
-	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(30 * time.Second)}, &grace
-	if ready, since := readiness(pod); ready || !since.Equal(now.Time) {
-		t.Errorf("ready: %t, since %s", ready, since)
 	}
+	is(false, time.Hour) // never seen: it has no pod of a DaemonSet
+	d.record(map[string]bool{kubetest.DriverName: true, "another.example.com": false}, start)
+	is(false, time.Hour)
+	d.record(map[string]bool{kubetest.DriverName: false, "another.example.com": true}, start)
+	is(true, time.Hour)
+	is(false, 0)
+	d.record(map[string]bool{}, start) // gone
+	is(true, time.Hour)
+	d.record(map[string]bool{kubetest.DriverName: true}, start)
+	is(false, time.Hour)
+
+	d.record(map[string]bool{}, start) // gone without having been not ready
+	is(true, time.Hour)
+	d.record(map[string]bool{kubetest.DriverName: true}, start)
+	is(false, time.Hour)
+
+	// The first time that it was not ready counts, not the last.
+	d.record(map[string]bool{kubetest.DriverName: false}, start.Add(-time.Minute))
+	d.record(map[string]bool{kubetest.DriverName: false}, start)
+	d.record(map[string]bool{}, start)
+	is(true, time.Hour)
+	is(false, 59*time.Second)
 }
 
 // TestDriverAway reads the current pods of the DaemonSet that counts.
@@ -208,30 +182,19 @@ func TestDriverOfAnUnknownNamespace(t *testing.T) {
 	})
 }
 
-// The pods of DaemonSets that come and go fill no memory.
-func TestGonePodsAreForgotten(t *testing.T) {
-	c := clusterOf(t, kubetest.NewAPI())
+// A driver without pods here is forgotten, and one that is ready is not.
+func TestDriversAreForgotten(t *testing.T) {
+	d := newDrivers()
+	start := time.Now()
 	for i := range 1000 {
-		pod := aDaemon(corev1.PodSpec{})
-		pod.UID = types.UID(fmt.Sprint("gone", i))
-		c.podDeleted(cache.DeletedFinalStateUnknown{Obj: pod})
+		d.record(map[string]bool{kubetest.DriverName: true, fmt.Sprint("gone", i): i%2 == 0}, start.Add(time.Duration(i)*time.Second))
 	}
-	if n := len(c.gone.Keys()); n != maxGone {
+	d.record(map[string]bool{kubetest.DriverName: true}, start.Add(forgetDriver+time.Hour))
+	if n := len(d.seen); n != 1 {
 		t.Errorf("%d are remembered", n)
 	}
-}
-
-// TestDriverDuringAnOutage: the namespace of a driver's pod is known before the API is away.
-func TestDriverDuringAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := kubetest.NewAPI()
-		api.Put(kubetest.Node(), aDaemon(hostPaths("/var/lib/kubelet/plugins/"+kubetest.DriverName)),
-			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage", Labels: map[string]string{enforceLabel: enforcePrivileged}}})
-		c, end := following(t, api)
-		defer end()
-		synctest.Wait()
-		api.Break(kubetest.ErrNoAnswer)
-		_, err := c.driverAway(t.Context(), kubetest.DriverName)
-		expect(t, "a ready pod", err, "")
-	})
+	d.record(map[string]bool{}, time.Now())
+	if d.waitsFor(kubetest.DriverName, time.Hour) == nil {
+		t.Error("the driver that was ready is forgotten")
+	}
 }

@@ -95,7 +95,7 @@ func (d *disk) drain() {
 
 // rollOut has the driver's own pod not ready.
 func (d *disk) rollOut() {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "driver", CreationTimestamp: metav1.Now()}, Spec: corev1.PodSpec{NodeName: kubetest.NodeName}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "driver"}, Spec: corev1.PodSpec{NodeName: kubetest.NodeName}}
 	is := true
 	pod.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "driver", Controller: &is}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "socket"}}

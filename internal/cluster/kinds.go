@@ -148,7 +148,7 @@ func stripPod(p *corev1.Pod) {
 	status := corev1.PodStatus{Phase: p.Status.Phase}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
-			status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+			status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}
 	if hasRun(p) {

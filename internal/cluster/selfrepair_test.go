@@ -205,10 +205,7 @@ func TestSelfRepairGraceOfADriverThatCameBack(t *testing.T) {
 		daemon.Namespace = metav1.NamespaceSystem
 		ready := daemon.Status.Conditions
 		for _, now := range [][]corev1.PodCondition{ready, nil, ready} {
-			daemon.Status.Conditions = slices.Clone(now)
-			for i := range daemon.Status.Conditions {
-				daemon.Status.Conditions[i].LastTransitionTime = metav1.Now()
-			}
+			daemon.Status.Conditions = now
 			g.api.Put(daemon.DeepCopy())
 			synctest.Wait()
 		}
