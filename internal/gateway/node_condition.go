@@ -32,6 +32,8 @@ const (
 	// problemEvery is how often the server is asked, problemAfter for how long volumes have
 	// to be inaccessible before the Node says so.
 	problemEvery, problemAfter = 15 * time.Second, time.Minute
+	// problemAgain is how often a problem is written anew: a Node that was registered again has lost it.
+	problemAgain = 5 * time.Minute
 	// volumesMetric has the node's volumes by driver, condition and status, as far as they were
 	// checked: allMetric is 1 once all were. A page without that is of a server whose loop is off.
 	volumesMetric, allMetric = "node_healer_volumes", "node_healer_loop_checked_all"
@@ -96,7 +98,8 @@ func (n *nodeCondition) remove(ctx context.Context) error {
 // errLoopOff is of a server that checks nothing by itself.
 var errLoopOff = errors.New("the server's metrics: its loop is off")
 
-// update writes the condition if it changes. What was said stands while the server does not answer, or has not checked all volumes since its start: nobody
+// update writes the condition if it changes, and a problem again after a while. What was said
+// stands while the server does not answer, or has not checked all volumes since its start: nobody
 // knows better.
 func (n *nodeCondition) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
@@ -140,7 +143,8 @@ func (n *nodeCondition) update(ctx context.Context) error {
 	}
 	next.LastHeartbeatTime, next.LastTransitionTime = now, now
 	if n.said != nil && n.said.Status == next.Status {
-		if n.said.Reason == next.Reason && n.said.Message == next.Message {
+		lost := next.Status == corev1.ConditionTrue && now.Sub(n.said.LastHeartbeatTime.Time).Abs() >= problemAgain
+		if n.said.Reason == next.Reason && n.said.Message == next.Message && !lost {
 			return nil
 		}
 		next.LastTransitionTime = n.said.LastTransitionTime

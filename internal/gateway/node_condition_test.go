@@ -161,6 +161,21 @@ func TestNodeConditionStandsWhileTheReasonChanges(t *testing.T) {
 	})
 }
 
+// TestNodeConditionOfANodeThatIsRegisteredAgain, while the pods on it go on.
+func TestNodeConditionOfANodeThatIsRegisteredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t, gone)
+		first := c.says(2*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d")
+		ready := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}
+		_, err := c.api.CoreV1().Nodes().UpdateStatus(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "another"}, Status: ready}, metav1.UpdateOptions{})
+		must(t, err)
+		if now := c.says(5*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) {
+			t.Errorf("got %+v after %+v", now, first)
+		}
+		c.end()
+	})
+}
+
 // TestNodeConditionOfOneThatWasKilled is taken over as it is.
 func TestNodeConditionOfOneThatWasKilled(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -220,7 +235,7 @@ func TestNodeConditionStandsWhileAServerIsNew(t *testing.T) {
 		c.answers(func() { c.page, c.unchecked = "", true })
 		c.says(time.Hour, "True DeviceMissing: DeviceMissing: 2 of d")
 		c.answers(func() { c.page, c.unchecked = gone, false })
-		if now := c.says(4*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) || c.writes() != 1 {
+		if now := c.says(4*time.Minute, "True DeviceMissing: DeviceMissing: 2 of d"); !now.LastTransitionTime.Equal(&first.LastTransitionTime) || c.writes() != 2 { // once more after an hour
 			t.Errorf("got %+v after %d writes", now, c.writes())
 		}
 		c.answers(func() { c.page, c.unchecked = well, true })
