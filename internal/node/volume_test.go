@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -35,6 +37,9 @@ func lookOf(m facts.Mount) InspectQuery {
 func seen(t *testing.T, n *Node, m facts.Mount) Inspection {
 	t.Helper()
 	s, err := n.Inspect(context.Background(), lookOf(m))
+	for end := time.Now().Add(time.Minute); errors.Is(err, worker.ErrNoWorker) && time.Now().Before(end); { // on a busy machine
+		s, err = n.Inspect(context.Background(), lookOf(m))
+	}
 	done(t, err)
 	return s
 }
