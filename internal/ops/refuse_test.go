@@ -94,11 +94,16 @@ func TestReplaceOfWhatAnswers(t *testing.T) {
 		mounts = append(mounts, mountAt(t, dir))
 	}
 	staged, target := mounts[0], mounts[1]
-	_, err := place(facts.PlacePlan{Staged: staged, Target: target.Path, Position: facts.BeneathDead, Dead: target})
-	if !errors.Is(err, operation.ErrRefused) {
-		t.Errorf("got %v, want a refusal", err)
-	}
-	if now := mountAt(t, target.Path); now.ID != target.ID {
-		t.Errorf("%+v is %+v now", target, now)
+	// One of NFS has to answer ESTALE, whatever the facts say of its superblock.
+	nfs := target
+	nfs.FSType = "nfs4"
+	for _, plan := range []facts.PlacePlan{{Dead: target}, {Dead: nfs, Ended: true}} {
+		plan.Staged, plan.Target, plan.Position = staged, target.Path, facts.BeneathDead
+		if _, err := place(plan); !errors.Is(err, operation.ErrRefused) {
+			t.Errorf("%s: got %v, want a refusal", plan.Dead.FSType, err)
+		}
+		if now := mountAt(t, target.Path); now.ID != target.ID {
+			t.Errorf("%+v is %+v now", target, now)
+		}
 	}
 }
