@@ -9,7 +9,8 @@ import (
 )
 
 // propagating are a volume on a shared parent (groups 1 and 2), a copy of it in another
-// namespace (a slave of the parent), a bind of it elsewhere, and what is mounted on each.
+// namespace (a slave of the parent), a bind of it elsewhere, and what is mounted on each; and a
+// third namespace's own mount at the same place.
 const propagating = `1 0 8:1 / / rw shared:1 - ext4 /dev/a rw
 2 1 8:2 / /k/m rw shared:2 - ext4 /dev/b rw
 3 2 0:9 / /k/m rw shared:3 - fuse x rw
@@ -21,6 +22,8 @@ const propagating = `1 0 8:1 / / rw shared:1 - ext4 /dev/a rw
 22 1 8:2 /dir /sub rw shared:2 - ext4 /dev/b rw
 23 22 0:7 / /sub rw - tmpfs x rw
 30 1 8:2 / /private rw - ext4 /dev/b rw
+40 39 8:1 / / rw master:1 - ext4 /dev/a rw
+41 40 0:8 / /k/m rw shared:4 - tmpfs x rw
 `
 
 func ofNamespace(t *testing.T) []facts.Mount {
