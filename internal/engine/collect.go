@@ -45,11 +45,10 @@ func (e *Engine) collect(ctx context.Context, c *healer.Case) []healer.ProviderF
 				a.err = ctx.Err()
 			case <-time.After(collectGrace):
 				a.err = fmt.Errorf("it did not return within %s", e.cfg.CollectTimeout)
-				late := question{p.Name(), storageKey(*c)}
-				e.late.Store(late, answers[i])
+				e.late.Store(answers[i], question{p.Name(), storageKey(*c)})
 				e.running.Go(func() {
 					<-answers[i]
-					e.late.CompareAndDelete(late, answers[i])
+					e.late.Delete(answers[i])
 				})
 			}
 		}
@@ -74,12 +73,16 @@ type collected struct {
 // question is a call of a provider's Collect about a storage.
 type question struct{ provider, storage string }
 
-// ask calls one Collect, unless the last late one about the same storage is still late: each further
-// call might be, too. A call that outlives its deadline counts as work of the engine, for which Close
-// waits.
+// ask calls one Collect, unless one about the same storage is late: each further call might be, too. A
+// call that outlives its deadline counts as work of the engine, for which Close waits.
 func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
 	answer := make(chan collected, 1)
-	if _, late := e.late.Load(question{p.Name(), storageKey(c)}); late {
+	late, asks := false, question{p.Name(), storageKey(c)}
+	e.late.Range(func(_, of any) bool {
+		late = of == asks
+		return !late
+	})
+	if late {
 		answer <- collected{err: errors.New("an earlier question about the same storage is not answered yet")}
 		return answer
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -146,8 +147,41 @@ func TestLateQuestion(t *testing.T) {
 		if c, failures := collect(hangs); len(failures) > 0 || c.Evidence["a"] != "asked" {
 			t.Errorf("after the answer: %v", failures)
 		}
-		b.engine.late.Range(func(q, _ any) bool { t.Errorf("%v is kept", q); return true })
+		b.engine.late.Range(func(_, q any) bool { t.Errorf("%v is kept", q); return true })
 	})
+}
+
+// Where two calls about a storage are late, the return of either leaves the other one.
+func TestLateQuestions(t *testing.T) {
+	for _, first := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var calls atomic.Int32
+			release := []chan struct{}{make(chan struct{}), make(chan struct{})}
+			p := asking("a", func(context.Context, healer.Case) (healer.Evidence, error) {
+				if n := calls.Add(1); n <= 2 {
+					<-release[n-1]
+				}
+				return "asked", nil
+			})
+			b := newFixture(t, func(c *Config) { c.CollectTimeout, c.Providers = time.Second, []healer.Provider{p} })
+			collect := func() { b.engine.collect(t.Context(), &healer.Case{Driver: driver}) }
+			var both sync.WaitGroup
+			both.Go(collect)
+			time.Sleep(time.Millisecond)
+			both.Go(collect)
+			both.Wait()
+			close(release[first])
+			synctest.Wait()
+			if collect(); calls.Load() != 2 {
+				t.Errorf("call %d returned, and the other one is late: asked %d times", first, calls.Load())
+			}
+			close(release[1-first])
+			synctest.Wait()
+			if collect(); calls.Load() != 3 {
+				t.Errorf("asked %d times after both", calls.Load())
+			}
+		})
+	}
 }
 
 // Any provider may know that the source of another one's step is lost.

@@ -103,7 +103,8 @@ type Engine struct {
 	scanned *scannedVolumes
 	// lookups has the last Lookup of each FUSE superblock, by its device.
 	lookups *lru.Cache
-	// late has, by question, the last call of a provider's Collect that has outlived its deadline.
+	// late has the questions of calls of a provider's Collect that have outlived their deadlines, by the
+	// channel that gets the answer.
 	late sync.Map
 
 	mu      sync.Mutex // held while a call looks at closing and adds itself to running

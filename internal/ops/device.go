@@ -79,8 +79,8 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// readInto reads the first block past every cache. It leaves nothing in the buffer: a worker that
-// waits for work keeps nothing of a volume.
+// readInto reads the first block, past every cache where fd is open for that. It leaves nothing in the
+// buffer: a worker that waits for work keeps nothing of a volume.
 func readInto(fd int, buf []byte) (string, syscall.Errno) {
 	n, err := mount.RetryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	clear(buf)
