@@ -162,14 +162,22 @@ func TestOnlyKubeletsLinkIsFollowed(t *testing.T) {
 	})
 }
 
-// TopoLVM published a raw block volume as a device node of its own until 2024, and mounted nothing.
+// TopoLVM published a raw block volume as a device node of its own until 2024, Huawei's driver once as a symbolic
+// link to it, and neither mounted anything.
 func TestBlockVolumeThatIsNotMounted(t *testing.T) {
 	for _, v := range []healer.Volume{{ID: volID, Path: podLink}, {ID: volID, Path: blockMountPoint, Unasked: true, Published: []string{blockMountPoint}}} {
-		b := newBlockBench(t)
-		b.unmount(blockMountPoint)
-		r, err := b.engine.Check(t.Context(), v)
-		if c := r.After.Case; err != nil || r.Verdict() != healer.NotJudged || len(c.MountPoints) > 0 || len(c.Unjudged) != 1 || !strings.Contains(c.Unjudged[0].Why, "device node") {
-			t.Errorf("%v, %s: %+v", err, r.Verdict(), c)
+		for _, made := range []string{"device node", "symbolic link"} {
+			b := newBlockBench(t)
+			b.unmount(blockMountPoint)
+			if made == "symbolic link" {
+				b.files[blockMountPoint] = facts.PathInfo{
+					Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: "/dev/sdb"}, VolData: b.files[blockMountPoint].VolData,
+				}
+			}
+			r, err := b.engine.Check(t.Context(), v)
+			if c := r.After.Case; err != nil || r.Verdict() != healer.NotJudged || len(c.MountPoints) > 0 || len(c.Unjudged) != 1 || !strings.Contains(c.Unjudged[0].Why, made) {
+				t.Errorf("%s: %v, %s: %+v", made, err, r.Verdict(), c)
+			}
 		}
 	}
 }

@@ -254,14 +254,14 @@ func (o *observation) wanted(ctx context.Context) error {
 }
 
 // insteadOfMount returns what a driver made at an empty mount point of kubelet's: a device node, as TopoLVM until
-// 2024, or a symbolic link, as Fluid if it is told to; else "". What is published otherwise is a file or a directory
-// while it is not mounted.
+// 2024, or a symbolic link, as Fluid if it is told to, and Huawei's driver once to raw block volumes; else "". What is
+// published otherwise is a file or a directory while it is not mounted.
 func insteadOfMount(p healer.MountPoint) string {
 	switch {
 	case p.Inspect.VolData == nil || len(p.Stack) > 0:
 	case p.Inspect.Kind == facts.KindBlock:
 		return "device node"
-	case p.Inspect.Kind == facts.KindSymlink && p.Layout.Kind == layout.Pod:
+	case p.Inspect.Kind == facts.KindSymlink && (p.Layout.Kind == layout.Pod || p.Layout.Kind == layout.Block):
 		return "symbolic link"
 	}
 	return ""
