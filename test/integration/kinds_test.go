@@ -72,7 +72,7 @@ func TestUnpublishEveryKind(t *testing.T) {
 }
 
 // everyKinds are the conditions that a volume of any kind can have. A raw block
-// volume has no filesystem that could be read-only.
+// volume has no filesystem that could be read-only, and works as well when it is bound twice.
 var everyKinds = map[string]struct {
 	breaks func(t *testing.T, v *harness.Volume)
 	says   []string
@@ -85,7 +85,7 @@ var everyKinds = map[string]struct {
 	"bound twice": {func(t *testing.T, v *harness.Volume) {
 		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
 		v.PublishAgain()
-	}, []string{"StackedMounts", "2 mounts"}, true},
+	}, []string{"StackedMounts", "2 mounts"}, false},
 	"another volume's": {func(t *testing.T, v *harness.Volume) {
 		other := v.Node.NewVolume(v.FS, "another one")
 		v.Unpublish()

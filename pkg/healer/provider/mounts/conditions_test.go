@@ -67,6 +67,10 @@ func block(c *healer.Case) {
 	superblock(func(sb *healer.Superblock) { sb.Kind = facts.KindBlock })(c)
 }
 
+func boundTwice(c *healer.Case) {
+	c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2)
+}
+
 func nodeDeleted(c *healer.Case) { c.MountPoints[0].Stack[0].RootDeleted = true }
 
 // example is a case and what is found in it: the reason at its mount point, what the
@@ -340,6 +344,27 @@ var mountPointExamples = []example{
 		want:  []string{"ReadOnlyFilesystem target: recorded was read-write"},
 	},
 
+	{name: "block: bound twice", build: cases.With(block, boundTwice)},
+	{
+		name:  "block: bound over another device",
+		build: cases.With(block, boundTwice, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/sdc" }),
+		want:  []string{"StackedMounts target: 2 mounts"},
+	},
+	{
+		name:  "block: bound over the deleted node of the same name",
+		build: cases.With(block, boundTwice, func(c *healer.Case) { c.MountPoints[0].Stack[1].RootDeleted = true }),
+		want:  []string{"StackedMounts target: 2 mounts"},
+	},
+	{
+		name:  "block: bound over a placeholder",
+		build: cases.With(block, boundTwice, func(c *healer.Case) { c.MountPoints[0].Stack[1].Attr = cases.Placeholder }),
+		want:  []string{"StackedMounts target: 2 mounts"},
+	},
+	{
+		name:  "block: a placeholder on top",
+		build: cases.With(block, boundTwice, attr(0, cases.Placeholder), recorded(0, func(r *healer.MountPointRecord) { r.Attr = cases.Placeholder })),
+		want:  []string{"StackedMounts! target: interrupted rebind"},
+	},
 	{
 		name: "block: a directory",
 		build: cases.With(block, func(c *healer.Case) {

@@ -39,6 +39,15 @@ func narrowed(p healer.MountPoint) bool {
 	})
 }
 
+// sameNode reports whether all mounts at a target show one device node, which a container has apart from them: a kubelet
+// that starts has raw block volumes published again, and the drivers of Azure's disks and of TopoLVM bind once more.
+func sameNode(p healer.MountPoint) bool {
+	top := p.Stack[0]
+	return p.Role == healer.RoleTarget && p.Inspect.Kind == facts.KindBlock && !slices.ContainsFunc(p.Stack, func(m facts.Mount) bool {
+		return m.Dev != top.Dev || m.Root != top.Root || m.RootDeleted != top.RootDeleted || m.Placeholder()
+	})
+}
+
 // leftBehind reports whether the top of a stack is a placeholder that duplicates the
 // mount below.
 func leftBehind(p healer.MountPoint) bool {

@@ -94,7 +94,7 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 	if p.Stack[0].RootDeleted && (p.Inspect.Kind != facts.KindBlock || !healer.SameDisk(c, c.Superblock(p))) {
 		found = append(found, conditionAt(p, healer.Inaccessible, healer.StaleFileHandle, adviceRepublish, "the directory that the mount shows was deleted"))
 	}
-	if len(p.Stack) > 1 && !narrowed(p) {
+	if len(p.Stack) > 1 && !narrowed(p) && !sameNode(p) {
 		found = append(found, stacked(c, p))
 	}
 	if wrong := wrongVolume(c, p); wrong != "" {
