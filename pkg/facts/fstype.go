@@ -67,6 +67,7 @@ var fsTypes = map[string]Traits{
 	"gpfs":     MayHang | NoDisk,
 	"beegfs":   MayHang | NoDisk,
 	"wekafs":   MayHang | NoDisk,
+	"panfs":    MayHang | NoDisk,
 	"gfs2":     MayHang, // for a lock of the cluster
 	"ocfs2":    MayHang,
 }
