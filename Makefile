@@ -33,17 +33,21 @@ CRD     := deploy/controller/node-healer.csi-addons.io_volumehealjobs.yaml
 CSI     := github.com/container-storage-interface/spec
 
 # Programs, tools, vet and linter are built alike, so that what several need is compiled
-# once: from nothing that is a third of the work. -trimpath: nor does it matter where.
+# once: from nothing that is half of the work. -trimpath: nor does it matter where.
+# -dwarf=false: no debugger runs here, and the compiler takes a fifth less without.
+ALIKE := -trimpath -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
-export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
+export GOFLAGS := $(filter-out $(ALIKE),$(GOFLAGS)) $(ALIKE)
 
 # -buildvcs=false: the version comes from VERSION; git may refuse to answer.
 # grpcnotrace: gRPC's tracing page imports html/template, which calls methods by
 # name, so the linker would keep every method of every type: 6 MB.
 BUILD   := $(GO) build -tags grpcnotrace -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
-# -count=1: these tests ask the kernel; a cached result proves nothing. The race detector
-# needs cgo.
-TEST    := CGO_ENABLED=1 $(GO) test -race -count=1
+# -count=1: these tests ask the kernel; a cached result proves nothing. -vet=off: `vet` and
+# `lint` look at all packages of this module.
+TEST    := $(GO) test -count=1 -vet=off
+# The race detector needs cgo.
+RACE    := CGO_ENABLED=1 $(TEST) -race
 
 .DEFAULT_GOAL := help
 # The steps of `test` build on each other, and each uses all CPUs by itself.
@@ -117,9 +121,9 @@ test-full: ## the same with storms, soak and floods, all kinds at every instant,
 .PHONY: unit
 # -p 4: half of the time these wait.
 unit: ## tests of the packages, commands, manifests and pages
-	$(TEST) -p 4 -timeout 30m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
-	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
-	$(TEST) ./test/mutate
+	$(RACE) -p 4 -timeout 30m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
+	$(RACE) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
+	$(RACE) ./test/mutate
 	cd test/vendor && $(GO) test ./...
 
 .PHONY: integration
@@ -139,12 +143,12 @@ side-by-side: deps deps-kernels build
 .PHONY: ahead
 ahead: lint vet
 	for t in test/e2e test/chart "test/monitoring -tags remove_all_sd"; do \
-		(set -- $$t; cd $$1 && shift && $(GO) test -count=1 -exec true "$$@" ./...) || exit 1; \
+		(set -- $$t; cd $$1 && shift && $(GO) list -export -test -deps "$$@" ./... >/dev/null) || exit 1; \
 	done
 
 .PHONY: soak
 soak: deps build ## 1,000 volumes with faults that come and go, without a call, for SOAK (5m) (root)
-	TEST_FULL=1 NODE_HEALER_SOAK=$(or $(SOAK),5m) $(GO) test -count=1 -v -timeout 2h -run TestSoak ./test/integration
+	TEST_FULL=1 NODE_HEALER_SOAK=$(or $(SOAK),5m) $(TEST) -v -timeout 2h -run TestSoak ./test/integration
 
 .PHONY: mutate
 mutate: deps build ## break lines that keep data safe, one at a time: each turns a test red (root); RUN=locks: only these
@@ -152,15 +156,15 @@ mutate: deps build ## break lines that keep data safe, one at a time: each turns
 
 .PHONY: e2e
 e2e: deps build kubernetes s3 ## a real node with kubelet: a pod gets its volume back without a restart (root)
-	$(GO) test -count=1 -timeout 30m ./test/e2e/...
+	$(TEST) -timeout 30m ./test/e2e/...
 
 # What needs an API: node, chart and install commands, integration tests.
 .PHONY: oldest
 oldest: export TEST_KUBERNETES := kubernetes-1.32
 oldest: deps build $(OLDEST) $(S3) ## the tests that need a Kubernetes, on the oldest that is supported (root)
-	$(GO) test -count=1 -timeout 15m ./test/e2e/...
+	$(TEST) -timeout 15m ./test/e2e/...
 	cd test/chart && $(GO) test -count=1 ./...
-	$(GO) test -count=1 -timeout 60m ./test/integration \
+	$(TEST) -timeout 60m ./test/integration \
 		-run "^($$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' test/integration/cluster_*_test.go | paste -sd '|'))\$$"
 
 # Without the race detector and with the flags of the program, so that most of it is
@@ -177,11 +181,11 @@ chart: kubernetes ## Helm chart and install commands, in a real API (root)
 # These two build and wait, so they run without the race detector.
 .PHONY: kernels
 kernels: deps-kernels ## every heal and condition in all its ways on older kernels, in QEMU; writes docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
-	$(GO) test -count=1 -v -timeout 1h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
+	$(TEST) -v -timeout 1h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
 
 .PHONY: kernels-short
 kernels-short: deps-kernels ## every heal and condition once on an older kernel, in QEMU (root)
-	$(GO) test -count=1 -v -timeout 40m ./test/kernels -args -short
+	$(TEST) -v -timeout 40m ./test/kernels -args -short
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes, once)
@@ -209,7 +213,7 @@ vet: ## go vet
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences, the budget of lines, and what pkg/ shows
 	.ci/check-budget
-	$(GO) test -count=1 ./pkg
+	$(TEST) ./pkg
 	$(GO) mod tidy -diff
 	$(TOOLS)/golangci-lint run
 	$(TOOLS)/golangci-lint run --build-tags faults $(FAULTS)
