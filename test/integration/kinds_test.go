@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -124,5 +125,29 @@ func TestConditionsOfEveryKind(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestBlockVolumeMadeOtherwise leaves alone what drivers make of a raw block volume: one whose node is bound
+// once more, as after a restart of kubelet, and one that is a link to its device.
+func TestBlockVolumeMadeOtherwise(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("block", "made otherwise")
+	n.Expect("healthy", v.Request())
+	harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
+	v.PublishAgain()
+	before := n.Table()
+	n.Expect("healthy", v.Request())
+	n.SameTable(before)
+
+	harness.Must(t, unix.Unmount(v.MountPoint(), 0))
+	v.Unpublish()
+	harness.Must(t, os.Remove(v.MountPoint()))
+	harness.Must(t, os.Symlink(v.Device, v.MountPoint()))
+	before = n.Table()
+	n.Expect("not judged", v.Request(), "the driver made a symbolic link there and mounted nothing")
+	n.SameTable(before)
+	if to, err := os.Readlink(v.MountPoint()); err != nil || to != v.Device {
+		t.Errorf("the link leads to %q, %v", to, err)
 	}
 }
