@@ -28,9 +28,9 @@ func (e *Engine) collect(ctx context.Context, c *healer.Case) []healer.ProviderF
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.CollectTimeout)
 	defer cancel()
-	answers := make([]chan collected, len(asked))
+	answers, about := make([]chan collected, len(asked)), *c // a late one may still read it
 	for i, p := range asked {
-		answers[i] = e.ask(ctx, p, *c)
+		answers[i] = e.ask(ctx, p, &about)
 	}
 	var failures []healer.ProviderFailure
 	evidence := map[string]healer.Evidence{}
@@ -75,9 +75,9 @@ type question struct{ provider, storage string }
 
 // ask calls one Collect, unless one about the same storage is late: each further call might be, too. A
 // call that outlives its deadline counts as work of the engine, for which Close waits.
-func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
+func (e *Engine) ask(ctx context.Context, p healer.Collector, c *healer.Case) chan collected {
 	answer := make(chan collected, 1)
-	late, asks := false, question{p.Name(), storageKey(c)}
+	late, asks := false, question{p.Name(), storageKey(*c)}
 	e.late.Range(func(_, of any) bool {
 		late = of == asks
 		return !late
@@ -94,7 +94,7 @@ func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) cha
 			}
 			answer <- a
 		}()
-		a.evidence, a.err = p.Collect(ctx, c)
+		a.evidence, a.err = p.Collect(ctx, *c)
 		mayPanic(a.err)
 	})
 	return answer

@@ -98,7 +98,7 @@ func TestQuestionsAboutOneStorage(t *testing.T) {
 		b := newFixture(t, func(c *Config) { c.CollectTimeout = 2 * time.Second })
 		var all []chan collected
 		for range 20 {
-			all = append(all, b.engine.ask(t.Context(), p, healer.Case{Driver: driver}))
+			all = append(all, b.engine.ask(t.Context(), p, &healer.Case{Driver: driver}))
 		}
 		start := time.Now()
 		for _, answer := range all {

@@ -197,6 +197,9 @@ func (l *Loop) Run(ctx context.Context) {
 			l.happenedTo(e)
 		case r := <-l.checked:
 			l.finish(r)
+			for len(l.checked) > 0 { // each look at all volumes costs as much as several of these
+				l.finish(<-l.checked)
+			}
 		case d := <-l.found:
 			l.apply(d)
 		case answer := <-l.asked:
@@ -221,27 +224,31 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 			next = at
 		}
 	}
-	heal, ask := l.nextHeal(now)
+	sick, due, next := l.known.look(now, next)
+	l.heals.count(sick)
 	for l.running < maxChecks {
-		v, heals := heal, heal != nil
-		if !heals {
-			v, next = l.known.first(l.mayCheck), earlier(next, ask)
+		heal, ask := l.nextHeal(sick, now)
+		if heal == nil {
+			next = earlier(next, ask)
+			break
 		}
-		switch {
-		case v == nil:
-			return next
-		case !heals && v.due.After(now):
-			return earlier(next, v.due)
-		case l.budget.TokensAt(now) < 1:
+		if !l.budget.AllowN(now, 1) {
 			return earlier(next, now.Add(time.Second/checksPerSecond))
 		}
-		l.budget.AllowN(now, 1)
-		l.start(ctx, v, heals, now)
-		if heals {
-			heal, ask = l.nextHeal(now)
-		}
+		l.start(ctx, heal, true, now)
 	}
-	return next // a check that ends wakes the loop
+	for _, v := range due {
+		switch {
+		case l.running >= maxChecks:
+			return next // a check that ends wakes the loop
+		case v.running || !l.mayCheck(v):
+			continue
+		case !l.budget.AllowN(now, 1):
+			return earlier(next, now.Add(time.Second/checksPerSecond))
+		}
+		l.start(ctx, v, false, now)
+	}
+	return next
 }
 
 // drain waits for the checks, heals and the search that were started: each has a deadline of its

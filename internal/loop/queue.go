@@ -34,16 +34,16 @@ type healing struct {
 	backends map[string]*backend
 }
 
-// nextHeal returns the volume whose heal begins now; nil for none. Of several it is the one that was
-// tried least often: else volumes whose heals always fail would keep the others from being tried. ask
-// is when to ask again, unless a check or a heal ends before.
-func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
+// nextHeal returns that of the sick volumes whose heal begins now; nil for none. Of several it is the one
+// that was tried least often: else volumes whose heals always fail would keep the others from being tried.
+// ask is when to ask again, unless a check or a heal ends before.
+func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
 	ask = now.Add(actionGap)
 	if h.action != Heal || l.cfg.DryRun {
 		return nil, ask
 	}
-	for _, v := range h.count(l.known.all) {
+	for _, v := range sick {
 		if v.running || !v.sick.confirmed() {
 			continue
 		}
@@ -149,20 +149,16 @@ type backend struct {
 	until time.Time
 }
 
-// count returns the volumes that could be healed, and forgets the backends of which few could: how
+// count takes over which volumes could be healed, and forgets the backends of which few could: how
 // heals of single volumes ended says nothing of the backend when many volumes are sick.
-func (h *healing) count(all []*volume) (sick []*volume) {
+func (h *healing) count(sick []*volume) {
 	for _, b := range h.backends {
 		b.sick = 0
 	}
-	for _, v := range all {
-		if v.sick.healable() {
-			sick = append(sick, v)
-			h.backend(v.sick.backend).sick++
-		}
+	for _, v := range sick {
+		h.backend(v.sick.backend).sick++
 	}
 	maps.DeleteFunc(h.backends, func(_ string, b *backend) bool { return b.sick < manySick && b.running == 0 })
-	return sick
 }
 
 // backend returns a backend by its name; a new one where none is known.

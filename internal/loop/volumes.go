@@ -164,14 +164,23 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 	return slices.Collect(maps.Keys(differs)), unknown
 }
 
-// first returns the volume that is due first, is not being checked and may be; nil for none.
-func (vs *volumes) first(may func(*volume) bool) (first *volume) {
+// look returns the volumes that could be healed, those that are due and are not being checked, the first
+// due first, and when the next one is due, at the latest at next.
+func (vs *volumes) look(now, next time.Time) (sick, due []*volume, then time.Time) {
 	for _, v := range vs.all {
-		if !v.running && (first == nil || v.due.Before(first.due)) && may(v) {
-			first = v
+		if v.sick.healable() {
+			sick = append(sick, v)
+		}
+		switch {
+		case v.running:
+		case !v.due.After(now):
+			due = append(due, v)
+		default:
+			next = earlier(next, v.due)
 		}
 	}
-	return first
+	slices.SortFunc(due, func(a, b *volume) int { return a.due.Compare(b.due) })
+	return sick, due, next
 }
 
 // toCheck returns the paths at which a volume may be checked, the best first: where it is published and

@@ -100,7 +100,8 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 			break
 		}
 	}
-	in := Inspection{Answer: a.Probe.Answer, Kind: a.Probe.Kind, ProbeFacts: a.Probe.ProbeFacts, Paths: n.pathInfos(query.Paths, known, a)}
+	in := Inspection{Answer: a.Probe.Answer, Kind: a.Probe.Kind, ProbeFacts: a.Probe.ProbeFacts, Paths: make(map[string]facts.PathInfo, len(q.Paths))}
+	n.addPaths(in.Paths, query.Paths, known, a)
 	in.Answer.Late = n.probes.late(*q.Probe, a.Probe.Elapsed > n.cfg.SlowAnswer)
 	// The kernel refuses what a read-only mount forbids with the same errno.
 	in.ReadOnly = a.Probe.ReadOnly && !q.Probe.Attr.Has(facts.AttrReadOnly)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"slices"
 
 	"github.com/csi-addons/node-healer/internal/ops"
@@ -49,7 +48,7 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 		if err != nil {
 			return Inspection{}, err
 		}
-		maps.Copy(in.Paths, n.pathInfos(query.Paths, known, a))
+		n.addPaths(in.Paths, query.Paths, known, a)
 	}
 	return in, nil
 }
@@ -85,8 +84,8 @@ func (n *Node) pathQueries(asked []PathQuery) (ops.InspectQuery, []volDataFile) 
 // errNoVolData is what ails a torn file.
 var errNoVolData = errors.New("no valid JSON")
 
-func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAnswer) map[string]facts.PathInfo {
-	infos := make(map[string]facts.PathInfo, len(asked))
+// addPaths adds what a worker answered about paths.
+func (n *Node) addPaths(infos map[string]facts.PathInfo, asked []PathQuery, known []volDataFile, a ops.InspectAnswer) {
 	for i, p := range asked {
 		got := a.Paths[i]
 		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: got.Kind}
@@ -101,7 +100,6 @@ func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAn
 		}
 		infos[p.Path] = info
 	}
-	return infos
 }
 
 // volDataFile is a vol_data.json as it was read.

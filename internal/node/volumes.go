@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"strings"
 
@@ -41,9 +42,9 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 // mounted returns what is mounted at kubelet's paths for volumes, each path once.
 func (n *Node) mounted(table Table) (asks []PathQuery) {
 	stacked := map[string]bool{}
-	for _, m := range n.volumeMounts(table) {
+	for m, l := range n.volumeMounts(table) {
 		if !stacked[m.Path] {
-			asks = append(asks, PathQuery{Path: m.Path, VolData: n.kubelet.Layout(m.Path).VolData, Mounted: true})
+			asks = append(asks, PathQuery{Path: m.Path, VolData: l.VolData, Mounted: true})
 		}
 		stacked[m.Path] = true
 	}
@@ -117,15 +118,23 @@ func (n *Node) VolumeMounts() ([]facts.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.volumeMounts(table), nil
+	found := make([]facts.Mount, 0, len(table.Mounts()))
+	for m := range n.volumeMounts(table) {
+		found = append(found, m)
+	}
+	return found, nil
 }
 
-func (n *Node) volumeMounts(table Table) (found []facts.Mount) {
-	for _, m := range table.Mounts() {
-		switch n.kubelet.Layout(m.Path).Kind {
-		case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:
-			found = append(found, m)
+// volumeMounts returns what is mounted at kubelet's paths for volumes, with what the path tells.
+func (n *Node) volumeMounts(table Table) iter.Seq2[facts.Mount, layout.Path] {
+	return func(yield func(facts.Mount, layout.Path) bool) {
+		for _, m := range table.Mounts() {
+			switch l := n.kubelet.Layout(m.Path); l.Kind {
+			case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:
+				if !yield(m, l) {
+					return
+				}
+			}
 		}
 	}
-	return found
 }

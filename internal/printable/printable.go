@@ -23,6 +23,7 @@ func Line(s string, limit int) string {
 		return s // as nearly always
 	}
 	var b strings.Builder
+	b.Grow(min(limit, len(s)) + utf8.UTFMax)
 	fits := 0 // bytes of b that the mark still fits behind
 	for len(s) > 0 {
 		r, size := utf8.DecodeRuneInString(s)

@@ -378,14 +378,15 @@ func (c Case) Replaced(dev facts.Dev) bool {
 // Working returns the proven mount on the host that a container should have: the staged
 // one, or what is published where nothing is staged.
 func (c Case) Working() (facts.Mount, bool) {
-	mountPoints := slices.Clone(c.MountPoints)
-	if staged, found := c.Staged(); found {
-		mountPoints = slices.Insert(mountPoints, 0, staged)
+	works := func(p MountPoint) bool {
+		top, mounted := p.Top()
+		return mounted && p.Proven && c.Superblock(p).Works() && !top.Placeholder()
 	}
-	for _, p := range mountPoints {
-		if top, mounted := p.Top(); mounted && p.Proven && c.Superblock(p).Works() && !top.Placeholder() {
-			return top, true
-		}
+	if staged, _ := c.Staged(); works(staged) {
+		return staged.Top()
+	}
+	if i := slices.IndexFunc(c.MountPoints, works); i >= 0 {
+		return c.MountPoints[i].Top()
 	}
 	return facts.Mount{}, false
 }

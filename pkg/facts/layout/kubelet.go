@@ -107,30 +107,41 @@ func (k Kubelet) Layout(p string) Path {
 		return Path{}
 	}
 	rel = rel[1:]
-	part := strings.Split(rel, "/")
+	part, parts := split(rel)
 	switch {
-	case len(part) == 6 && part[0] == "pods" && part[2]+"/"+part[3] == podVolumes && part[5] == "mount":
-		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
-	case len(part) == 6 && part[0] == "pods" && part[2] == subpaths:
+	case parts == 6 && part[0] == "pods" && part[2]+"/"+part[3] == podVolumes && part[5] == "mount":
+		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: strings.TrimSuffix(p, "mount") + "vol_data.json"}
+	case parts == 6 && part[0] == "pods" && part[2] == subpaths:
 		return Path{Kind: Subpath, PodUID: part[1], PV: part[3]}
-	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
+	case parts == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
 		return Path{Kind: PodBlock, PodUID: part[1], PV: part[4], VolData: k.blockVolData(part[4])}
 	}
 	rel, beneath = strings.CutPrefix(rel, csiPlugins+"/")
 	if !beneath {
 		return Path{}
 	}
-	part = strings.Split(rel, "/")
+	part, parts = split(rel)
 	switch {
-	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
+	case parts == 4 && part[0] == "volumeDevices" && part[1] == "publish":
 		return Path{Kind: Block, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
-	case len(part) >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
+	case parts >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
 		return Path{Kind: BlockStaging, PV: part[2], Base: k.BlockStaging(part[2]), VolData: k.blockVolData(part[2])}
-	case len(part) >= 3 && part[2] == "globalmount":
-		dir := k.Root + "/" + csiPlugins + "/" + part[0] + "/" + part[1]
-		return Path{Kind: Staging, Base: dir + "/globalmount", VolData: dir + "/vol_data.json"}
+	case parts >= 3 && part[2] == "globalmount":
+		dir := p[:len(p)-len(rel)+len(part[0])+1+len(part[1])]
+		return Path{Kind: Staging, Base: p[:len(dir)+len("/globalmount")], VolData: dir + "/vol_data.json"}
 	}
 	return Path{}
+}
+
+// split returns the first parts of a path, and how many it has.
+func split(rel string) (part [6]string, parts int) {
+	for next := range strings.SplitSeq(rel, "/") {
+		if parts < len(part) {
+			part[parts] = next
+		}
+		parts++
+	}
+	return part, parts
 }
 
 func (k Kubelet) blockVolData(pv string) string {
