@@ -21,14 +21,12 @@ const (
 
 type volumeKey struct{ driver, id string }
 
-// volume is what the loop knows of one volume.
+// volume is what the loop knows of one volume. What look reads of each comes first.
 type volume struct {
-	key   volumeKey
-	paths []facts.VolumePath
-	// due is when the volume is checked next, hurried when its last heal, or check that was
-	// urgent, began.
-	due, hurried time.Time
-	running      bool
+	key volumeKey
+	// due is when the volume is checked next.
+	due     time.Time
+	running bool
 	// again is true when its mounts changed during the running check.
 	again bool
 	// driverBack is true when its driver came back while it was checked or healed.
@@ -36,7 +34,11 @@ type volume struct {
 	// urgent is true when something happened to it since its last check began.
 	urgent bool
 	// slow is true when its last check was slow.
-	slow bool
+	slow  bool
+	sick  sickness
+	paths []facts.VolumePath
+	// hurried is when its last heal, or check that was urgent, began.
+	hurried time.Time
 	// said is the outcome that was last logged.
 	said string
 	// checked is when a check last had an answer, which showed verdict and health.
@@ -48,7 +50,6 @@ type volume struct {
 	health   []healer.HealthEntry
 	// failed is healer.VolumeState.Error.
 	failed string
-	sick   sickness
 	// healed is when the loop's last heal of it ended.
 	healed time.Time
 	backoff

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"iter"
 	"slices"
 	"strings"
 
@@ -42,9 +41,9 @@ func (n *Node) Volumes(ctx context.Context) ([]facts.VolumePath, error) {
 // mounted returns what is mounted at kubelet's paths for volumes, each path once.
 func (n *Node) mounted(table Table) (asks []PathQuery) {
 	stacked := map[string]bool{}
-	for m, l := range n.volumeMounts(table) {
+	for _, m := range n.volumeMounts(table) {
 		if !stacked[m.Path] {
-			asks = append(asks, PathQuery{Path: m.Path, VolData: l.VolData, Mounted: true})
+			asks = append(asks, PathQuery{Path: m.Path, VolData: n.kubelet.Layout(m.Path).VolData, Mounted: true})
 		}
 		stacked[m.Path] = true
 	}
@@ -118,23 +117,16 @@ func (n *Node) VolumeMounts() ([]facts.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := make([]facts.Mount, 0, len(table.Mounts()))
-	for m := range n.volumeMounts(table) {
-		found = append(found, m)
-	}
-	return found, nil
+	return n.volumeMounts(table), nil
 }
 
-// volumeMounts returns what is mounted at kubelet's paths for volumes, with what the path tells.
-func (n *Node) volumeMounts(table Table) iter.Seq2[facts.Mount, layout.Path] {
-	return func(yield func(facts.Mount, layout.Path) bool) {
-		for _, m := range table.Mounts() {
-			switch l := n.kubelet.Layout(m.Path); l.Kind {
-			case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:
-				if !yield(m, l) {
-					return
-				}
-			}
+func (n *Node) volumeMounts(table Table) []facts.Mount {
+	found := make([]facts.Mount, 0, len(table.Mounts()))
+	for _, m := range table.Mounts() {
+		switch n.kubelet.Layout(m.Path).Kind {
+		case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:
+			found = append(found, m)
 		}
 	}
+	return found
 }

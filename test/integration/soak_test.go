@@ -348,7 +348,7 @@ func (s *soak) footprint() footprint {
 
 // The server keeps up to idleWorkers, each with a socket and a pidfd.
 const (
-	idleWorkers        = 2
+	idleWorkers        = 1
 	workersDescriptors = 2 * idleWorkers
 )
 
