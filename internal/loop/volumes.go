@@ -21,7 +21,7 @@ const (
 
 type volumeKey struct{ driver, id string }
 
-// volume is what the loop knows of one volume. What look reads of each comes first.
+// volume is what the loop knows of one volume.
 type volume struct {
 	key volumeKey
 	// due is when the volume is checked next.

@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// batchGap is how long a routine inspection waits for others, such as those of the checks that the loop
-	// begins together.
-	batchGap = 3 * time.Millisecond
+	// batchGap is how long a routine inspection waits for others.
+	batchGap = time.Millisecond
 	// batchMax bounds what one worker is asked at once: that many prompt answers come
 	// within batchTimeLimit.
 	batchMax = 20

@@ -40,10 +40,10 @@ const (
 	// answerTimeout bounds the stage in which the last answers are sent. Idle streams, of reflection
 	// and health, use all of it.
 	answerTimeout = time.Second
-	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next call: a second
-	// one would be a tenth of all memory, and is started within milliseconds.
+	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
+	// call.
 	maxWorkers  = 256
-	idleWorkers = 1
+	idleWorkers = 2
 	// growAfter is how long a call waits for a worker before one more starts.
 	growAfter = 5 * time.Millisecond
 	// killWait is how long a killed worker may take to end. Meanwhile a busy node may keep it from a

@@ -19,15 +19,15 @@ func (p *Pool) acquire(ctx context.Context, life operation.Life) (*process, erro
 	}
 }
 
-// take takes an idle worker, or starts one when none becomes free soon. Idle ones are for Pooled
-// operations, which bring them back.
+// take takes an idle worker, or starts one when none becomes free soon. The last idle one
+// is for Pooled operations, which bring it back.
 func (p *Pool) take(ctx context.Context, life operation.Life) (*process, error) {
 	select {
 	case <-p.closed:
 		return nil, ErrClosed
 	default:
 	}
-	if life == operation.Pooled {
+	if life == operation.Pooled || len(p.idle) > 1 {
 		select {
 		case w := <-p.idle:
 			return w, nil

@@ -41,7 +41,7 @@ func TestSpentOperationEndsItsProcess(t *testing.T) {
 
 // A volume that hangs, and a walk through all processes, take no worker from the calls
 // for volumes that answer.
-func TestIdleWorkerIsForOperationsThatReturn(t *testing.T) {
+func TestLastIdleWorkerIsForOperationsThatReturn(t *testing.T) {
 	for _, op := range []operation.Op[time.Duration, int]{once, doubt} {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)

@@ -20,9 +20,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
-// gcPercent starts a collection when the heap is larger by three tenths than what is in use:
+// gcPercent starts a collection when the heap is a third larger than what is in use:
 // the server runs on every node, and its calls make little garbage.
-const gcPercent = 30
+const gcPercent = 35
 
 // maxProcessors bounds for how many processors Go schedules the server, however many the
 // node has: its work is in the kernel and in the workers. GOMAXPROCS says otherwise.

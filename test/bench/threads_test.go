@@ -11,7 +11,7 @@ import (
 )
 
 // idleWorkers is how many workers the server keeps when there is nothing to do.
-const idleWorkers = 1
+const idleWorkers = 2
 
 // TestThreads counts the server's threads and workers before and after many
 // calls to volumes that hang. A short probe timeout does: the count is of what

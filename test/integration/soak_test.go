@@ -348,7 +348,7 @@ func (s *soak) footprint() footprint {
 
 // The server keeps up to idleWorkers, each with a socket and a pidfd.
 const (
-	idleWorkers        = 1
+	idleWorkers        = 2
 	workersDescriptors = 2 * idleWorkers
 )
 
