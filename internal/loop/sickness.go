@@ -18,8 +18,6 @@ const confirmAfter = 5 * time.Second
 // sickness is what the loop knows of a volume that was abnormal when it was last checked. It is zero
 // for one that was healthy.
 type sickness struct {
-	// steps are those that may be tried, as a person reads them.
-	steps []string
 	// since is when a check first found the volume abnormal.
 	since time.Time
 	// broken is since when there are steps to try; zero while there are none.
@@ -29,6 +27,8 @@ type sickness struct {
 	found string
 	// lasting is whether what is wrong cannot pass by itself.
 	lasting bool
+	// steps are those that may be tried, as a person reads them.
+	steps []string
 	// firstSeen and lastSeen are the times of the first and the last of the checks in a row that
 	// found the same; zero where the last check had no answer, or something changed since.
 	firstSeen, lastSeen time.Time

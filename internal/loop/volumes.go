@@ -23,10 +23,12 @@ type volumeKey struct{ driver, id string }
 
 // volume is what the loop knows of one volume.
 type volume struct {
-	key volumeKey
-	// due is when the volume is checked next.
-	due     time.Time
-	running bool
+	key   volumeKey
+	paths []facts.VolumePath
+	// due is when the volume is checked next, hurried when its last heal, or check that was
+	// urgent, began.
+	due, hurried time.Time
+	running      bool
 	// again is true when its mounts changed during the running check.
 	again bool
 	// driverBack is true when its driver came back while it was checked or healed.
@@ -34,11 +36,7 @@ type volume struct {
 	// urgent is true when something happened to it since its last check began.
 	urgent bool
 	// slow is true when its last check was slow.
-	slow  bool
-	sick  sickness
-	paths []facts.VolumePath
-	// hurried is when its last heal, or check that was urgent, began.
-	hurried time.Time
+	slow bool
 	// said is the outcome that was last logged.
 	said string
 	// checked is when a check last had an answer, which showed verdict and health.
@@ -50,6 +48,7 @@ type volume struct {
 	health   []healer.HealthEntry
 	// failed is healer.VolumeState.Error.
 	failed string
+	sick   sickness
 	// healed is when the loop's last heal of it ended.
 	healed time.Time
 	backoff

@@ -120,8 +120,7 @@ func (n *Node) VolumeMounts() ([]facts.Mount, error) {
 	return n.volumeMounts(table), nil
 }
 
-func (n *Node) volumeMounts(table Table) []facts.Mount {
-	found := make([]facts.Mount, 0, len(table.Mounts()))
+func (n *Node) volumeMounts(table Table) (found []facts.Mount) {
 	for _, m := range table.Mounts() {
 		switch n.kubelet.Layout(m.Path).Kind {
 		case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:
