@@ -41,9 +41,10 @@ const (
 	// and health, use all of it.
 	answerTimeout = time.Second
 	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
-	// call.
-	maxWorkers  = 256
-	idleWorkers = 2
+	// call, of which all but one end when nothing needs them for workersLinger.
+	maxWorkers    = 256
+	idleWorkers   = 2
+	workersLinger = 10 * time.Second
 	// growAfter is how long a call waits for a worker before one more starts.
 	growAfter = 5 * time.Millisecond
 	// killWait is how long a killed worker may take to end. Meanwhile a busy node may keep it from a
@@ -185,6 +186,7 @@ func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 		Env:       workerEnv(),
 		Max:       maxWorkers,
 		Idle:      idleWorkers,
+		Linger:    workersLinger,
 		Grow:      growAfter,
 		KillWait:  killWait,
 		Abandoned: func(op string, total int) {

@@ -12,6 +12,9 @@ import (
 func (p *Pool) acquire(ctx context.Context, life operation.Life) (*process, error) {
 	for {
 		w, err := p.take(ctx, life)
+		if life != operation.Pooled || len(p.idle) == 0 {
+			p.needed.Store(true)
+		}
 		if err != nil || !w.ended() {
 			return w, err
 		}
@@ -39,8 +42,8 @@ func (p *Pool) take(ctx context.Context, life operation.Life) (*process, error) 
 		select {
 		case p.slots <- struct{}{}:
 			w, err := p.start(ctx)
-			if err == nil {
-				return w, nil
+			if err == nil || ctx.Err() != nil || errors.Is(err, ErrClosed) {
+				return w, err
 			}
 			select {
 			case w := <-p.idle: // no process can be started: any of them will do

@@ -83,6 +83,20 @@ func TestWorkerThatStaysAwayIsReplaced(t *testing.T) {
 	}
 }
 
+// Each idle worker costs memory: the second one ends when nobody needs it.
+func TestIdleWorkersThatNobodyNeedsEnd(t *testing.T) {
+	p := newPool(t, func(c *worker.Config) { c.Linger = time.Millisecond })
+	for range 2 {
+		mustCall(t, p, once)
+		for p.Stats().Idle == 0 { // one is started in the place of the spent one
+			time.Sleep(time.Millisecond)
+		}
+		for s := p.Stats(); s.Living != 1 || s.Idle != 1; s = p.Stats() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
 // A storage that answers again costs no process.
 func TestDoubtfulOperationThatReturnsKeepsItsProcess(t *testing.T) {
 	if pid := mustCall(t, newPool(t), doubt); gone(pid) {

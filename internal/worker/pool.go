@@ -26,6 +26,9 @@ type Config struct {
 	Max int
 	// Idle is how many workers wait for work; more than that are ended.
 	Idle int
+	// Linger is after how long one of several idle workers is ended, if nobody needed them
+	// all meanwhile; 0 is never.
+	Linger time.Duration
 	// Grow is how long a caller waits for a worker to become free before
 	// another one is started, once Idle workers live.
 	Grow time.Duration
@@ -52,6 +55,8 @@ type Pool struct {
 	leaving   atomic.Int64
 	abandoned atomic.Int64
 	started   atomic.Int64
+	// needed is true when a call used up what was idle, since shrink looked.
+	needed    atomic.Bool
 	closeOnce sync.Once
 }
 
@@ -84,6 +89,9 @@ func NewPool(cfg Config) (*Pool, error) {
 		closed: make(chan struct{}),
 	}
 	p.owned.Go(p.forker)
+	if cfg.Linger > 0 {
+		p.owned.Go(p.shrink)
+	}
 	return p, nil
 }
 
@@ -96,6 +104,22 @@ func (p *Pool) forker() {
 		select {
 		case launch := <-p.fork:
 			launch()
+		case <-p.closed:
+			return
+		}
+	}
+}
+
+// shrink ends the idle workers that nobody needed for a while, but one: each costs memory.
+func (p *Pool) shrink() {
+	look := time.NewTicker(p.cfg.Linger)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+			if !p.needed.Swap(false) && len(p.idle) > 1 {
+				p.dismissIdle()
+			}
 		case <-p.closed:
 			return
 		}
@@ -129,13 +153,18 @@ func (p *Pool) Close(ctx context.Context) error {
 }
 
 func (p *Pool) drain() {
-	for {
-		select {
-		case w := <-p.idle:
-			p.dismiss(w)
-		default:
-			return
-		}
+	for p.dismissIdle() {
+	}
+}
+
+// dismissIdle ends an idle worker, if there is one.
+func (p *Pool) dismissIdle() bool {
+	select {
+	case w := <-p.idle:
+		p.dismiss(w)
+		return true
+	default:
+		return false
 	}
 }
 

@@ -57,7 +57,7 @@ func TestManyVolumes(t *testing.T) {
 	}
 	n.SameTable(before)
 	harness.Eventually(t, "the server gives its descriptors back", func() bool { return ownFiles() <= files })
-	harness.Eventually(t, "only idle workers are left", func() bool { return len(n.Workers()) <= 4 })
+	harness.Eventually(t, "only idle workers are left", func() bool { return len(n.Workers()) <= idleWorkers })
 	for _, w := range n.Workers() {
 		holdsNothing(t, w)
 	}

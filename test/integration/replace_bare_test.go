@@ -150,7 +150,7 @@ func keepsNothing(n *harness.Node, calls int, call func()) {
 
 func held(n *harness.Node) (now holdings) {
 	n.T.Helper()
-	const idle, filesOfWorker = 2, 2 // a socket and a pidfd
+	const filesOfWorker = workersDescriptors / idleWorkers
 	count := func(what string) int {
 		entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(n.PID()), what))
 		harness.Must(n.T, err)
@@ -160,7 +160,7 @@ func held(n *harness.Node) (now holdings) {
 	harness.Eventually(n.T, "the spent workers are gone, and no other is being started", func() bool {
 		before := now
 		now = holdings{threads: count("task"), files: count("fd") - filesOfWorker*len(n.Workers())}
-		return len(n.Workers()) <= idle && now.files == before.files
+		return len(n.Workers()) <= idleWorkers && now.files == before.files
 	})
 	return now
 }
