@@ -15,7 +15,7 @@ var write = flag.Bool("write", false, "write pkg/api.txt anew")
 
 // stable are the packages of docs/api.md, below pkg/, that others may build on.
 var stable = []string{
-	"api", "api/healerpb", "api/v1alpha1", "api/volumehealth", "app", "facts", "facts/layout",
+	"api", "api/healerpb", "api/v1alpha1", "api/volumehealth", "app", "facts", "facts/layout", "facts/netfs",
 	"healer", "healer/providertest", "nodehealer",
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/netfs"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -182,7 +182,7 @@ func (h *healing) retry(name string) {
 // driver.
 func backendOf(r healer.Report, driver string) string {
 	for _, sb := range r.After.Case.Superblocks {
-		if server := facts.Server(sb.FSType, sb.Source); server != "" {
+		if server := netfs.Server(sb.FSType, sb.Source); server != "" {
 			return "server " + server
 		}
 	}

@@ -34,7 +34,7 @@ func followers(all []facts.Mount, group uint64) groups {
 // filesystem in a mount that receives the events of m. That one may show more of the
 // filesystem than m does.
 func UnmountedWith(all []facts.Mount, m facts.Ref, below string) []facts.Mount {
-	on, _ := find(all, m)
+	on, _ := Find(all, m.OldID)
 	at := path.Join(on.Root, below)
 	if on.Propagation.Shared == 0 {
 		return nil
@@ -63,8 +63,8 @@ func UnmountedWith(all []facts.Mount, m facts.Ref, below string) []facts.Mount {
 // all holds the mounts of all mount namespaces. found is false when the mount or its parent is not
 // among them.
 func CopiesOf(all []facts.Mount, m, parent facts.Ref) (copies []facts.Mount, found bool) {
-	ours, found := find(all, m)
-	below, foundBelow := find(all, parent)
+	ours, found := Find(all, m.OldID)
+	below, foundBelow := Find(all, parent.OldID)
 	if !found || !foundBelow || ours.Propagation.Shared == 0 {
 		return nil, found && foundBelow
 	}
@@ -73,9 +73,9 @@ func CopiesOf(all []facts.Mount, m, parent facts.Ref) (copies []facts.Mount, fou
 	return slices.DeleteFunc(copies, func(e facts.Mount) bool { return !own.reach(e) }), true
 }
 
-// find returns the entry of a mount.
-func find(all []facts.Mount, r facts.Ref) (facts.Mount, bool) {
-	at := slices.IndexFunc(all, func(m facts.Mount) bool { return m.OldID == r.OldID })
+// Find returns a mount's entry in a table, by its old id.
+func Find(all []facts.Mount, oldID int) (facts.Mount, bool) {
+	at := slices.IndexFunc(all, func(m facts.Mount) bool { return m.OldID == oldID })
 	if at < 0 {
 		return facts.Mount{}, false
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/netfs"
 )
 
 // probes has at most one worker ask a storage at a time. Callers that come meanwhile share the worker's
@@ -237,7 +238,7 @@ func sameView(a, b facts.Mount) bool {
 // source names none count as one server. Servers on one host differ in their ports: each
 // encrypted mount of EFS has a proxy of its own on 127.0.0.1, which may end alone.
 func serverOf(m facts.Mount) (server storage, is bool) {
-	name := "nfs server " + facts.Server(m.FSType, m.Source)
+	name := "nfs server " + netfs.Server(m.FSType, m.Source)
 	if at := slices.IndexFunc(m.SuperOptions, func(o string) bool { return strings.HasPrefix(o, "port=") }); at >= 0 {
 		name += " " + m.SuperOptions[at]
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -96,14 +95,14 @@ func (c *containerNamespace) enter() error {
 // kernel has cached is walked (RESOLVE_CACHED). A thread that waits there would keep all mounts
 // of the container for as long.
 func (c *containerNamespace) reach(t facts.ContainerMount) (targetHandle, error) {
-	at, known := c.entry(t.Mount.OldID)
+	at, known := mount.Find(c.table, t.Mount.OldID)
 	if !known {
 		return targetHandle{}, refuse("%s is no longer in the container", t.Mount.Ref())
 	}
 	through := ""
 	for known {
 		var above facts.Mount
-		if above, known = c.entry(at.OldParent); !known || above.OldID == at.OldID {
+		if above, known = mount.Find(c.table, at.OldParent); !known || above.OldID == at.OldID {
 			break
 		}
 		if above.Path != at.Path && facts.IsType(above.FSType, facts.MayHang) {
@@ -140,15 +139,6 @@ func (c *containerNamespace) cloneTop(t facts.ContainerMount) (clone, fd int, er
 		return -1, -1, fmt.Errorf("clone what is mounted there: %w", err)
 	}
 	return clone, fd, nil
-}
-
-// entry returns a mount by its id from the table as it was when the thread entered.
-func (c *containerNamespace) entry(oldID int) (facts.Mount, bool) {
-	at := slices.IndexFunc(c.table, func(m facts.Mount) bool { return m.OldID == oldID })
-	if at < 0 {
-		return facts.Mount{}, false
-	}
-	return c.table[at], true
 }
 
 // errEnded says that the container's process has ended, and most likely the container with it.

@@ -73,7 +73,7 @@ func (c *containerNamespace) cloneDead(t facts.ContainerMount) (clone int, all [
 		return -1, nil, err
 	}
 	defer unix.Close(fd)
-	dead, known := c.entry(t.Mount.OldID)
+	dead, known := mount.Find(c.table, t.Mount.OldID)
 	on := slices.DeleteFunc(slices.Clone(c.table), func(e facts.Mount) bool {
 		return e.OldParent != t.Mount.OldID || e.OldID == e.OldParent
 	})

@@ -82,7 +82,7 @@ func (s *swap) run() error {
 	if s.parent, err = s.target.parent(); err != nil {
 		return err
 	}
-	if below, known := s.in.entry(s.parent.OldID); !known || below.Propagation.Shared != 0 {
+	if below, known := mount.Find(s.in.table, s.parent.OldID); !known || below.Propagation.Shared != 0 {
 		return refuse("its parent mount shares its events with others")
 	}
 	if w.Stray != (facts.Ref{}) {

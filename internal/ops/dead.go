@@ -2,7 +2,6 @@ package ops
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -141,7 +140,7 @@ func (h targetHandle) checkTakesOnly(m facts.Ref, isCopy func(of, m facts.Mount)
 	}
 	defer closeAll(namespaces)
 	all := tablesOf(namespaces)
-	if !slices.ContainsFunc(all, func(e facts.Mount) bool { return e.OldID == on.OldID }) {
+	if _, found := mount.Find(all, on.OldID); !found {
 		return refuse("%s is %v", on.Ref(), errNotMounted) // what receives its events is not known then
 	}
 	below := strings.TrimPrefix(of.Path, strings.TrimSuffix(on.Path, "/"))

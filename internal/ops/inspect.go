@@ -155,13 +155,9 @@ func (a *PathAnswer) inspectName(dir int, name string, bare bool) {
 	case facts.KindBlock:
 		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
 	case facts.KindSymlink:
-		buf := make([]byte, unix.PathMax)
-		n, err := unix.Readlinkat(dir, name, buf)
-		if err != nil {
-			a.Errno = errnoOf(err)
-			return
-		}
-		a.Link = string(buf[:n])
+		var err error
+		a.Link, err = readlinkAt(dir, name)
+		a.Errno = errnoOf(err)
 	}
 }
 

@@ -77,9 +77,11 @@ func (p procfs) list(name string) ([]string, error) {
 
 // readlink returns the text of a link. The text of a process's directory or open
 // file is made of names that the kernel has in memory; no filesystem is asked.
-func (p procfs) readlink(name string) (string, error) {
+func (p procfs) readlink(name string) (string, error) { return readlinkAt(int(p), name) }
+
+func readlinkAt(dir int, name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(int(p), name, buf)
+	n, err := unix.Readlinkat(dir, name, buf)
 	if err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/netfs"
 )
 
 // maxAddresses is how many addresses are asked in one observation. A Ceph cluster of
@@ -102,7 +103,7 @@ func resolved(m facts.Mount) []string {
 	if addr := option(m, "addr"); addr != "" {
 		return []string{addr}
 	}
-	return []string{facts.Server(m.FSType, m.Source)}
+	return []string{netfs.Server(m.FSType, m.Source)}
 }
 
 // monitors returns those of mon_addr=A/B, or of the source A,B:/PATH (mount.ceph(8)). A
@@ -114,7 +115,7 @@ func monitors(m facts.Mount) []string {
 	if strings.Contains(m.Source, "=/") {
 		return nil
 	}
-	return strings.Split(facts.Server(m.FSType, m.Source), ",")
+	return strings.Split(netfs.Server(m.FSType, m.Source), ",")
 }
 
 // glusterServers returns A,B of A,B:VOLUME or A,B:/VOLUME (mount.glusterfs(8)).
