@@ -14,10 +14,11 @@ import (
 
 // Inspect implements healer.Gate. It goes by what is known: what was forbidden when
 // the API last answered stays forbidden while it does not.
-func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) error {
+func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) (readersOnly bool, err error) {
 	c.waitForSync(ctx)
 	l := c.cfg.Node.Kubelet().Layout(c.cfg.Node.RealPath(v.Path))
-	return c.mode(c.recall(ctx, volumeName{handle: v.ID, directory: l.PV}, l.PodUID)).require(modeCheck)
+	w := c.recall(ctx, volumeName{handle: v.ID, directory: l.PV}, l.PodUID)
+	return w.readersOnly(), c.mode(w).require(modeCheck)
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by

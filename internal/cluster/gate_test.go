@@ -317,7 +317,8 @@ func TestInspect(t *testing.T) {
 		inspect := func(path, want string) {
 			t.Helper()
 			synctest.Wait()
-			expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path}), want)
+			_, err := gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path})
+			expect(t, path, err, want)
 		}
 		inspect(podMountPoint, "")
 		kubetest.Terminate(disk.pod)
@@ -356,6 +357,46 @@ func TestInspect(t *testing.T) {
 	})
 }
 
+// TestReadersOnly: a volume that its drivers are told to stage for readers is meant to be read-only.
+func TestReadersOnly(t *testing.T) {
+	type modes = []corev1.PersistentVolumeAccessMode
+	for name, tc := range map[string]struct {
+		modes   modes
+		options []string
+		another bool
+		want    bool
+	}{
+		"for readers":                    {modes: modes{corev1.ReadOnlyMany}, want: true},
+		"mounted read-only":              {modes: modes{corev1.ReadWriteOnce}, options: []string{"noatime", "ro"}, want: true},
+		"kubelet names the first mode":   {modes: modes{corev1.ReadOnlyMany, corev1.ReadWriteMany}, want: true},
+		"the second one is no use":       {modes: modes{corev1.ReadWriteMany, corev1.ReadOnlyMany}},
+		"one writer":                     {modes: modes{corev1.ReadWriteOnce}},
+		"an option that begins the same": {modes: modes{corev1.ReadWriteOnce}, options: []string{"root"}},
+		"no mode":                        {},
+		"another volume's directory":     {modes: modes{corev1.ReadOnlyMany}, another: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				disk := newDisk(api)
+				disk.pv.Spec.AccessModes, disk.pv.Spec.MountOptions = tc.modes, tc.options
+				api.Put(disk.pv)
+				c, end := following(t, api)
+				defer end()
+				v := healer.Volume{ID: kubetest.Handle}
+				if tc.another {
+					v.ID = "another"
+				}
+				for _, v.Path = range []string{podMountPoint, stagedMountPoint} {
+					if got, err := c.with(&thisHost{t: t}).Inspect(t.Context(), v); got != tc.want || err != nil {
+						t.Errorf("%s: %t, %v", v.Path, got, err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestIdleNodeSendsFewRequests: inspections of a volume cost a few requests an hour.
 func TestIdleNodeSendsFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -369,7 +410,8 @@ func TestIdleNodeSendsFewRequests(t *testing.T) {
 		}
 		for range 10 * 60 {
 			for _, path := range []string{podMountPoint, stagedMountPoint} {
-				expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path}), "")
+				_, err := gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path})
+				expect(t, path, err, "")
 			}
 			time.Sleep(time.Minute)
 		}

@@ -96,6 +96,26 @@ func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPo
 	return w, nil
 }
 
+// readersOnly reports whether all PersistentVolumes of the volume tell the driver that nobody writes:
+// by the first access mode, which is what kubelet passes on (csi_mounter.go), or a mount option.
+func (w *view) readersOnly() bool {
+	known := false
+	for _, b := range w.volumes {
+		if !b.matches {
+			continue
+		}
+		known = true
+		modes := b.pv.Spec.AccessModes
+		if !slices.Contains(b.pv.Spec.MountOptions, readOnlyOption) && (len(modes) == 0 || modes[0] != corev1.ReadOnlyMany) {
+			return false
+		}
+	}
+	return known
+}
+
+// readOnlyOption is the mount option of a PersistentVolume that nobody writes to.
+const readOnlyOption = "ro"
+
 // Answers asks the API for this node's object, and returns why that has no answer.
 func (c *Cluster) Answers(ctx context.Context) error {
 	node, err := get(ctx, c.reader, nodeKind, "", c.cfg.NodeName)

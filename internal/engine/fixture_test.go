@@ -97,22 +97,23 @@ func (p *fakeProvider) cure(mountPoint string) func() error {
 
 // fakeStores is the memory of all that an engine writes.
 type fakeStores struct {
-	mu         sync.Mutex
-	records    map[key]healer.Record
-	saveErr    error
-	saves      int
-	before     []healer.AuditEntry
-	after      []healer.AuditEntry
-	broken     error           // what writing the audit log gives
-	refuse     error           // what the gate says
-	refuseAt   string          // the one mount point that the gate refuses
-	noWrite    error           // what the gate says to a write on a disk
-	wanted     map[string]bool // by pod UID, what the gate says
-	unknown    error           // why the gate does not know whether a mount point is wanted
-	noLook     error           // what the gate says to an observation
-	revalidate error           // what a permit says
-	entered    int
-	left       []error
+	mu          sync.Mutex
+	records     map[key]healer.Record
+	saveErr     error
+	saves       int
+	before      []healer.AuditEntry
+	after       []healer.AuditEntry
+	broken      error           // what writing the audit log gives
+	refuse      error           // what the gate says
+	refuseAt    string          // the one mount point that the gate refuses
+	noWrite     error           // what the gate says to a write on a disk
+	wanted      map[string]bool // by pod UID, what the gate says
+	unknown     error           // why the gate does not know whether a mount point is wanted
+	noLook      error           // what the gate says to an observation
+	readersOnly bool            // what it says of the volume
+	revalidate  error           // what a permit says
+	entered     int
+	left        []error
 }
 
 func (n *fakeStores) Load(driver, id string) (*healer.Record, error) {
@@ -163,7 +164,11 @@ func (n *fakeStores) Enter(_ context.Context, _ healer.Diagnosis, s healer.Step)
 func (n *fakeStores) Wants(_ context.Context, _ healer.Case, p healer.MountPoint) (bool, error) {
 	return n.wanted[p.PodUID], n.unknown
 }
-func (n *fakeStores) Inspect(context.Context, healer.Volume) error { return n.noLook }
+
+func (n *fakeStores) Inspect(context.Context, healer.Volume) (bool, error) {
+	return n.readersOnly, n.noLook
+}
+
 func (n *fakeStores) Write(_ context.Context, _ healer.Case, _ healer.MountPoint, onDisk bool) error {
 	if !onDisk {
 		return nil

@@ -69,7 +69,7 @@ func failed(ctx context.Context, v healer.Volume, err *error) {
 func (e *Engine) heal(ctx context.Context, v healer.Volume, lock *volumeLock) (report healer.Report, err error) {
 	defer failed(ctx, v, &err)
 	report = healer.Report{Volume: v, Checked: lock.checks}
-	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
+	if v.ReadersOnly, err = e.cfg.Gate.Inspect(ctx, v); err != nil {
 		return report, healer.RefusedBy(healer.RuleMode, healer.Failed("the volume was not checked", err))
 	}
 	t := tries{tried: map[string]bool{}, refused: map[string]healer.Refusal{}}

@@ -68,14 +68,19 @@ func TestRecordHasTheSourceOfTheStagedMount(t *testing.T) {
 	}
 }
 
-// A caller that says reader only gets no complaint of a filesystem that turned read-only. The loop,
-// which has no such word, must not take it for meant from then on.
+// A caller, or an API, that says reader only gets no complaint of a filesystem that is read-only. Who has
+// no such word must not take it for meant from then on.
 func TestRecordHasNoCallersReadOnly(t *testing.T) {
-	reads := volume
-	reads.Capability = &healer.Capability{Access: healer.AccessMount, ReadOnly: true}
-	for name, before := range map[string]func(*fixture){"seen writable": (*fixture).healthy, "never seen": func(*fixture) {}, "a tmpfs": func(*fixture) {}} {
+	for name, before := range map[string]func(*fixture){
+		"seen writable": (*fixture).healthy, "never seen": func(*fixture) {}, "a tmpfs": func(*fixture) {},
+		"by the API": func(b *fixture) { b.notes.readersOnly = true },
+	} {
 		b := newFixture(t)
 		before(b)
+		reads := volume
+		if !b.notes.readersOnly {
+			reads.Capability = &healer.Capability{Access: healer.AccessMount, ReadOnly: true}
+		}
 		for _, path := range []string{podA, staging} {
 			b.change(path, func(m *facts.Mount) { m.SuperReadOnly = true })
 			if name == "a tmpfs" {
@@ -83,7 +88,9 @@ func TestRecordHasNoCallersReadOnly(t *testing.T) {
 			}
 		}
 		b.answers[export] = goodSight
-		b.heal(reads)
+		if d := b.heal(reads).After; d.Sick() {
+			t.Errorf("%s: %+v", name, d.Conditions)
+		}
 		r, _ := b.notes.Load(driver, volID)
 		for _, p := range r.MountPoints {
 			if p.ReadOnlySuper {

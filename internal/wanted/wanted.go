@@ -76,7 +76,7 @@ type podSuperblock struct {
 }
 
 // Inspect implements healer.Gate.
-func (Gate) Inspect(context.Context, healer.Volume) error { return nil }
+func (Gate) Inspect(context.Context, healer.Volume) (bool, error) { return false, nil }
 
 // Wants implements healer.Gate. Without an API only a container proves it, and the engine looks for
 // that itself.

@@ -101,8 +101,8 @@ type Permit interface {
 // Gate decides what may be changed on this node. Each of its errors says why not, who
 // says so, and what would change it, and RuleOf names the rule.
 type Gate interface {
-	// Inspect is asked before a volume is observed.
-	Inspect(ctx context.Context, v Volume) error
+	// Inspect is asked before a volume is observed. readersOnly is Volume.ReadersOnly.
+	Inspect(ctx context.Context, v Volume) (readersOnly bool, err error)
 	// Wants says whether a pod wants the volume at a mount point now; its error says who does
 	// not tell, and why not. Checks ask it for empty mount points; nothing is changed
 	// because of it.

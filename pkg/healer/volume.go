@@ -28,6 +28,9 @@ type Volume struct {
 	// Named is true where a caller named this volume, and not a turn of the loop or of
 	// kubelet's: a FUSE daemon is then asked for what it cannot know by heart.
 	Named bool
+	// ReadersOnly is true where its PersistentVolume says that nobody writes to it, as
+	// ReadOnlyMany does.
+	ReadersOnly bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
 	// What follows is the caller's, and always empty in a cluster, where the API says how a
@@ -40,6 +43,9 @@ type Volume struct {
 	Secrets Secrets
 	Context Secrets
 }
+
+// ReadOnly reports whether the filesystem of the volume is meant to be read-only.
+func (v Volume) ReadOnly() bool { return v.ReadersOnly || v.Capability != nil && v.Capability.ReadOnly }
 
 // AccessType says how a workload uses a volume.
 type AccessType string

@@ -137,7 +137,7 @@ func stagedSince(c healer.Case, p healer.MountPoint) bool {
 // flag of the mount, or of a raw block volume's device, decides: a driver that wants read-only sets it. A disk that
 // was writable for other pods of the volume was protected by somebody else.
 func meantWritable(c healer.Case, p healer.MountPoint) bool {
-	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
+	if c.Volume.ReadOnly() {
 		return false
 	}
 	if p.Want != nil {
