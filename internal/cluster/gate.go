@@ -18,7 +18,7 @@ func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) (readersOnly boo
 	c.waitForSync(ctx)
 	l := c.cfg.Node.Kubelet().Layout(c.cfg.Node.RealPath(v.Path))
 	w := c.recall(ctx, volumeName{handle: v.ID, directory: l.PV}, l.PodUID)
-	return w.readersOnly(), c.mode(w).require(modeCheck)
+	return w.readersOnly(ctx), c.mode(w).require(modeCheck)
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -357,36 +358,38 @@ func TestInspect(t *testing.T) {
 	})
 }
 
-// TestReadersOnly: a volume that its drivers are told to stage for readers is meant to be read-only.
+// TestReadersOnly: a volume that drivers are told to stage for readers is meant to be read-only.
 func TestReadersOnly(t *testing.T) {
 	type modes = []corev1.PersistentVolumeAccessMode
 	for name, tc := range map[string]struct {
-		modes   modes
-		options []string
-		another bool
-		want    bool
+		modes, twin modes
+		handle      string
+		want        bool
 	}{
-		"for readers":                    {modes: modes{corev1.ReadOnlyMany}, want: true},
-		"mounted read-only":              {modes: modes{corev1.ReadWriteOnce}, options: []string{"noatime", "ro"}, want: true},
-		"kubelet names the first mode":   {modes: modes{corev1.ReadOnlyMany, corev1.ReadWriteMany}, want: true},
-		"the second one is no use":       {modes: modes{corev1.ReadWriteMany, corev1.ReadOnlyMany}},
-		"one writer":                     {modes: modes{corev1.ReadWriteOnce}},
-		"an option that begins the same": {modes: modes{corev1.ReadWriteOnce}, options: []string{"root"}},
-		"no mode":                        {},
-		"another volume's directory":     {modes: modes{corev1.ReadOnlyMany}, another: true},
+		"for readers":                {modes: modes{corev1.ReadOnlyMany}, want: true},
+		"for readers, by two names":  {modes: modes{corev1.ReadOnlyMany}, twin: modes{corev1.ReadOnlyMany}, want: true},
+		"its twin is for writers":    {modes: modes{corev1.ReadOnlyMany}, twin: modes{corev1.ReadWriteMany}},
+		"a claim may choose":         {modes: modes{corev1.ReadOnlyMany, corev1.ReadWriteMany}},
+		"one writer":                 {modes: modes{corev1.ReadWriteOnce}},
+		"no mode":                    {},
+		"another volume's directory": {modes: modes{corev1.ReadOnlyMany}, handle: "another"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
 				disk := newDisk(api)
-				disk.pv.Spec.AccessModes, disk.pv.Spec.MountOptions = tc.modes, tc.options
+				disk.pv.Spec.AccessModes = tc.modes
 				api.Put(disk.pv)
+				if tc.twin != nil {
+					pv, claim := kubetest.Volume("twin")
+					pv.Spec.AccessModes = tc.twin
+					api.Put(pv)
+					api.Put(claim)
+					api.Put(kubetest.Pod("app-of-twin", claim))
+				}
 				c, end := following(t, api)
 				defer end()
-				v := healer.Volume{ID: kubetest.Handle}
-				if tc.another {
-					v.ID = "another"
-				}
+				v := healer.Volume{ID: cmp.Or(tc.handle, kubetest.Handle)}
 				for _, v.Path = range []string{podMountPoint, stagedMountPoint} {
 					if got, err := c.with(&thisHost{t: t}).Inspect(t.Context(), v); got != tc.want || err != nil {
 						t.Errorf("%s: %t, %v", v.Path, got, err)

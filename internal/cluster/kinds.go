@@ -103,9 +103,6 @@ func (k kind[T]) strip(o T) {
 
 func stripVolume(v *corev1.PersistentVolume) {
 	spec := corev1.PersistentVolumeSpec{AccessModes: v.Spec.AccessModes, ClaimRef: v.Spec.ClaimRef, StorageClassName: v.Spec.StorageClassName}
-	if slices.Contains(v.Spec.MountOptions, readOnlyOption) {
-		spec.MountOptions = []string{readOnlyOption}
-	}
 	if csi := intree.CSI(v); csi != nil {
 		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
 	}

@@ -96,25 +96,19 @@ func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPo
 	return w, nil
 }
 
-// readersOnly reports whether all PersistentVolumes of the volume tell the driver that nobody writes:
-// by the first access mode, which is what kubelet passes on (csi_mounter.go), or a mount option.
-func (w *view) readersOnly() bool {
-	known := false
-	for _, b := range w.volumes {
-		if !b.matches {
-			continue
-		}
-		known = true
-		modes := b.pv.Spec.AccessModes
-		if !slices.Contains(b.pv.Spec.MountOptions, readOnlyOption) && (len(modes) == 0 || modes[0] != corev1.ReadOnlyMany) {
-			return false
-		}
+// readersOnly reports whether the volume is ReadOnlyMany and nothing else, by all PersistentVolumes
+// that are known to have its handle: what is staged is one for all of them.
+func (w *view) readersOnly(ctx context.Context) bool {
+	mayWrite := func(b boundVolume) bool {
+		other := func(mode corev1.PersistentVolumeAccessMode) bool { return mode != corev1.ReadOnlyMany }
+		return !b.matches || len(b.pv.Spec.AccessModes) == 0 || slices.ContainsFunc(b.pv.Spec.AccessModes, other)
 	}
-	return known
+	if len(w.volumes) == 0 || slices.ContainsFunc(w.volumes, mayWrite) {
+		return false
+	}
+	all := &view{c: w.c, volume: volumeName{handle: w.volume.handle}}
+	return !slices.ContainsFunc(all.readVolumes(ctx, nil), mayWrite)
 }
-
-// readOnlyOption is the mount option of a PersistentVolume that nobody writes to.
-const readOnlyOption = "ro"
 
 // Answers asks the API for this node's object, and returns why that has no answer.
 func (c *Cluster) Answers(ctx context.Context) error {

@@ -46,8 +46,8 @@ func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock)
 func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	c := d.Case
 	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
-	if d.Sick() || c.Volume.ReadOnly() {
-		keepBaselines(&now, c.Record) // that it is to be read-only is the word of this caller, or of the API today, and not for later calls
+	if said := c.Volume.Capability; d.Sick() || said != nil && said.ReadOnly {
+		keepBaselines(&now, c.Record) // that it is to be read-only is this caller's word, and not for later calls
 	}
 	if now.FSType == "" {
 		return // nothing is proven

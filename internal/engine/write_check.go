@@ -62,7 +62,10 @@ func saysHealthy(sb healer.Superblock) bool {
 
 // writable reports whether an ordinary writer could write through a mount point.
 func (o *observation) writable(p healer.MountPoint) bool {
-	if !p.Mounted() || p.Stack[0].Attr.Has(facts.AttrReadOnly) || o.c.Volume.ReadOnly() {
+	if !p.Mounted() || p.Stack[0].Attr.Has(facts.AttrReadOnly) || o.c.Volume.ReadersOnly && p.Stack[0].SuperReadOnly {
+		return false
+	}
+	if o.c.Volume.Capability != nil && o.c.Volume.Capability.ReadOnly {
 		return false
 	}
 	return p.Want == nil || !p.Want.ReadOnlySuper

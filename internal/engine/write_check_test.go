@@ -147,6 +147,23 @@ func TestWhenAWriteIsTried(t *testing.T) {
 	}
 }
 
+// What is staged for readers is not written to. A filesystem that takes writes all the same is asked.
+func TestWriteToAVolumeForReaders(t *testing.T) {
+	for readOnly, writes := range map[bool]int{true: 0, false: 1} {
+		b := newFixture(t)
+		b.healthy()
+		erred(b)
+		b.notes.readersOnly = true
+		for _, p := range []string{podA, staging} {
+			b.change(p, func(m *facts.Mount) { m.SuperReadOnly = readOnly })
+		}
+		b.heal(volume)
+		if len(b.writes) != writes {
+			t.Errorf("read-only %t: written at %q", readOnly, b.writes)
+		}
+	}
+}
+
 func TestWriteToARecordedVolume(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(*fixture)

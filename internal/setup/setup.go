@@ -41,7 +41,7 @@ const (
 	// and health, use all of it.
 	answerTimeout = time.Second
 	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
-	// call, of which all but one end when nothing needs them for workersLinger.
+	// call, of which all but one end when nothing needed them for one to two workersLinger.
 	maxWorkers    = 256
 	idleWorkers   = 2
 	workersLinger = 10 * time.Second

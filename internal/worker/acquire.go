@@ -42,8 +42,8 @@ func (p *Pool) take(ctx context.Context, life operation.Life) (*process, error) 
 		select {
 		case p.slots <- struct{}{}:
 			w, err := p.start(ctx)
-			if err == nil || ctx.Err() != nil || errors.Is(err, ErrClosed) {
-				return w, err
+			if err == nil {
+				return w, nil
 			}
 			select {
 			case w := <-p.idle: // no process can be started: any of them will do
@@ -53,7 +53,7 @@ func (p *Pool) take(ctx context.Context, life operation.Life) (*process, error) 
 			}
 		default: // Max workers live: any of them will do
 		}
-	case len(p.slots) >= p.cfg.Idle:
+	case len(p.slots) > int(p.leaving.Load()): // one comes back, mostly sooner than another starts
 		grow := time.NewTimer(p.cfg.Grow)
 		defer grow.Stop()
 		select {

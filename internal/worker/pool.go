@@ -26,11 +26,11 @@ type Config struct {
 	Max int
 	// Idle is how many workers wait for work; more than that are ended.
 	Idle int
-	// Linger is after how long one of several idle workers is ended, if nobody needed them
-	// all meanwhile; 0 is never.
+	// Linger is after how long one of several idle workers is ended, if nobody needed them all
+	// meanwhile: it is looked at each time that this has passed. 0 is never.
 	Linger time.Duration
 	// Grow is how long a caller waits for a worker to become free before
-	// another one is started, once Idle workers live.
+	// another one is started.
 	Grow time.Duration
 	// KillWait is how long a killed worker may take to end before it is
 	// abandoned.

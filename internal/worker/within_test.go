@@ -3,9 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -82,31 +80,6 @@ func TestWorkerThatDoesNotComeToLife(t *testing.T) {
 	}
 	for p.Stats().Living > 0 { // those that came too late end by themselves
 		time.Sleep(time.Millisecond)
-	}
-}
-
-// The last idle worker is not spent for a caller who has left.
-func TestLateStartLeavesTheIdleWorker(t *testing.T) {
-	yes, err := exec.LookPath("yes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(t.TempDir(), "program")
-	p := newPool(t, func(c *worker.Config) {
-		if err := os.Symlink(c.Binary, program); err != nil {
-			t.Fatal(err)
-		}
-		c.Binary = program
-	})
-	idle := mustCall(t, p, whoami)
-	if err := errors.Join(os.Remove(program), os.Symlink(yes, program)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := worker.Call(within(t, 50*time.Millisecond), p, once, 0); !errors.Is(err, worker.ErrNoWorker) {
-		t.Errorf("got %v, want ErrNoWorker", err)
-	}
-	if pid := mustCall(t, p, whoami); pid != idle {
-		t.Errorf("process %d answers, and %d was idle", pid, idle)
 	}
 }
 

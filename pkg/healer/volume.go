@@ -28,8 +28,8 @@ type Volume struct {
 	// Named is true where a caller named this volume, and not a turn of the loop or of
 	// kubelet's: a FUSE daemon is then asked for what it cannot know by heart.
 	Named bool
-	// ReadersOnly is true where its PersistentVolume says that nobody writes to it, as
-	// ReadOnlyMany does.
+	// ReadersOnly is true where its PersistentVolumes are ReadOnlyMany: drivers stage it
+	// read-only then.
 	ReadersOnly bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
@@ -43,9 +43,6 @@ type Volume struct {
 	Secrets Secrets
 	Context Secrets
 }
-
-// ReadOnly reports whether the filesystem of the volume is meant to be read-only.
-func (v Volume) ReadOnly() bool { return v.ReadersOnly || v.Capability != nil && v.Capability.ReadOnly }
 
 // AccessType says how a workload uses a volume.
 type AccessType string

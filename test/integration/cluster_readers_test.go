@@ -11,21 +11,24 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// A driver stages a volume that is ReadOnlyMany read-only, and its pods need not say read-only
-// themselves: nothing is wrong with it, also for a caller that does not say how it is used.
+// A driver stages a ReadOnlyMany volume read-only, and publishes it by mount(8) twice, as k8s.io/mount-utils has
+// it, which leaves no read-only flag on the bind mount. Nothing is wrong with that, also for a caller that does
+// not say how the volume is used.
 func TestVolumeForReaders(t *testing.T) {
 	m := newMember(t)
 	m.Start()
-	for access, want := range map[corev1.PersistentVolumeAccessMode]string{
-		corev1.ReadOnlyMany:  "healthy",
-		corev1.ReadWriteMany: "abnormal",
-	} {
-		v := m.newClaimed("ext4", "staged-for-"+strings.ToLower(string(access)), func(v *cluster.Volume) { v.Access = access })
-		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-		if want == "healthy" {
-			m.Expect(want, v.Request())
-		} else {
-			m.Expect(want, v.Request(), "ReadOnlyFilesystem")
-		}
+	staged := func(access corev1.PersistentVolumeAccessMode) *claimed {
+		volume := m.NewVolume("ext4", "staged-for-"+strings.ToLower(string(access)))
+		harness.Must(t, unix.Mount("", volume.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		v := m.claimed(volume, func(v *cluster.Volume) { v.Access = access })
+		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND, ""))
+		return v
 	}
+	m.Expect("healthy", staged(corev1.ReadOnlyMany).Request())
+	m.Expect("abnormal", staged(corev1.ReadWriteMany).Request(), "ReadOnlyFilesystem")
+
+	writable := m.newClaimed("ext4", "staged-writable", func(v *cluster.Volume) { v.Access = corev1.ReadOnlyMany })
+	m.Expect("healthy", writable.Request())
+	harness.Must(t, unix.Mount("", writable.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	m.Expect("abnormal", writable.Request(), "ReadOnlyFilesystem")
 }

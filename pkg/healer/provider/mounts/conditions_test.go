@@ -433,6 +433,7 @@ func TestHealthy(t *testing.T) {
 		"ro filesystem, recorded":     cases.With(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
 		"ro filesystem, never seen":   cases.With(cases.Unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
 		"ro filesystem, reader only":  cases.With(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"ro filesystem, for readers":  cases.With(cases.Unrecorded, readOnly, forReaders),
 		"a type that is always ro":    cases.With(cases.Unrecorded, readOnly, superblock(func(sb *healer.Superblock) { sb.FSType = "squashfs" })),
 		"recorded like a placeholder": cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = cases.Placeholder }), attr(0, cases.Placeholder)),
 		"made of the staged one by the driver": cases.With(

@@ -137,7 +137,7 @@ func stagedSince(c healer.Case, p healer.MountPoint) bool {
 // flag of the mount, or of a raw block volume's device, decides: a driver that wants read-only sets it. A disk that
 // was writable for other pods of the volume was protected by somebody else.
 func meantWritable(c healer.Case, p healer.MountPoint) bool {
-	if c.Volume.ReadOnly() {
+	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
 		return false
 	}
 	if p.Want != nil {
@@ -180,7 +180,7 @@ func (ev evaluator) readOnly() []healer.Condition {
 		how = "the filesystem refused a write as read-only (EROFS)"
 	case sb.EmergencyReadOnly:
 		how = "the filesystem turned read-only after an error (emergency_ro)"
-	case sb.ReadOnly:
+	case sb.ReadOnly && !ev.forReaders():
 		how = "the filesystem is read-only, and the mount is not"
 	case sb.Upper != nil && (sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly):
 		how = "the filesystem that the overlay writes to is read-only"
@@ -188,6 +188,13 @@ func (ev evaluator) readOnly() []healer.Condition {
 		return nil
 	}
 	return ev.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
+}
+
+// forReaders reports whether nobody writes to the volume, so that the driver staged it read-only. A disk
+// that was writable before was not staged so.
+func (ev evaluator) forReaders() bool {
+	wasWritable := ev.sb.Device != nil && ev.c.Record.WasWritable(ev.c.BootID, ev.sb.Device.DiskSeq)
+	return ev.c.Volume.ReadersOnly && !wasWritable
 }
 
 // unmountDuplicate offers to unmount a placeholder that is on top of the driver's own

@@ -55,7 +55,23 @@ func overlay(upper *healer.Superblock) cases.Change {
 // readOnlyVolume is one that is read-only.
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
+// forReaders has a ReadOnlyMany volume.
+func forReaders(c *healer.Case) { c.Volume.ReadersOnly = true }
+
 var superblockExamples = []example{
+	{
+		name: "for readers, and was writable",
+		build: cases.With(
+			forReaders, superblock(func(sb *healer.Superblock) { sb.ReadOnly = true }),
+			func(c *healer.Case) { c.Record.DiskSeq = 5 }, device(func(d *facts.BlockDevice) { d.DiskSeq = 5 }),
+		),
+		want: []string{"ReadOnlyFilesystem target: is read-only"},
+	},
+	{
+		name:  "for readers, and read-only after an error",
+		build: cases.With(forReaders, cases.Unrecorded, superblock(func(sb *healer.Superblock) { sb.EmergencyReadOnly = true })),
+		want:  []string{"ReadOnlyFilesystem target: emergency_ro"},
+	},
 	{
 		name:  "frozen",
 		build: cases.With(frozen),
