@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"path"
 
@@ -62,30 +61,18 @@ func parse(args []string, out io.Writer) (config, error) {
 
 // check returns all broken rules, each with the flag's name.
 func (c *config) check() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, f := range []struct{ flag, value string }{
-		{"--pod-name", c.Gateways.Self.Pod},
-		{"--pod-namespace", c.Gateways.Self.Namespace},
-		{"--pod-uid", c.Gateways.Self.PodUID},
-		{"--service-account", c.Gateways.Self.Account},
-		{"--gateway-namespace", c.Gateways.Namespace},
-		{"--gateway-server", c.Gateways.Server},
-		{"--gateway-name", c.Gateways.Trust.ServerName},
-		{"--config-map", c.ConfigMap},
-	} {
-		if f.value == "" {
-			bad("%s: is required", f.flag)
-		}
-	}
-	if !path.IsAbs(c.KubeletRoot) {
-		bad("--kubelet-root: %q is not an absolute path", c.KubeletRoot)
-	}
-	if c.MaxCalls < 1 {
-		bad("--max-calls: %d is less than 1", c.MaxCalls)
-	}
-	if c.MaxCallsPerNode < 1 {
-		bad("--max-calls-per-node: %d is less than 1", c.MaxCallsPerNode)
-	}
-	return errors.Join(append(errs, c.logging.Check())...)
+	return errors.Join(
+		command.Required("--pod-name", c.Gateways.Self.Pod),
+		command.Required("--pod-namespace", c.Gateways.Self.Namespace),
+		command.Required("--pod-uid", c.Gateways.Self.PodUID),
+		command.Required("--service-account", c.Gateways.Self.Account),
+		command.Required("--gateway-namespace", c.Gateways.Namespace),
+		command.Required("--gateway-server", c.Gateways.Server),
+		command.Required("--gateway-name", c.Gateways.Trust.ServerName),
+		command.Required("--config-map", c.ConfigMap),
+		command.Rule("--kubelet-root", path.IsAbs(c.KubeletRoot), "%q is not an absolute path", c.KubeletRoot),
+		command.Rule("--max-calls", c.MaxCalls >= 1, "%d is less than 1", c.MaxCalls),
+		command.Rule("--max-calls-per-node", c.MaxCallsPerNode >= 1, "%d is less than 1", c.MaxCallsPerNode),
+		c.logging.Check(),
+	)
 }

@@ -80,30 +80,28 @@ func parse(args []string, out io.Writer) (config, error) {
 
 // check returns all broken rules, each with the flag's name.
 func (c *config) check() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if _, err := port(c.endpoint); err != nil {
-		bad("--endpoint: %w", err)
+	_, endpoint := port(c.endpoint)
+	var metricsEndpoint error
+	if c.metricsEndpoint != "" {
+		_, metricsEndpoint = port(c.metricsEndpoint)
 	}
-	for _, f := range []struct{ flag, value string }{{"--server", c.socket}, {"--metrics-server", c.metricsServer}} {
-		if path, ok := strings.CutPrefix(f.value, "unix://"); !ok || !filepath.IsAbs(path) {
-			bad("%s: %q is not unix:///PATH", f.flag, f.value)
-		}
-	}
-	if _, err := port(c.metricsEndpoint); c.metricsEndpoint != "" && err != nil {
-		bad("--metrics-endpoint: %w", err)
-	}
-	if c.nodeCondition && c.metricsEndpoint == "" {
-		bad("--node-condition: needs --metrics-endpoint")
-	}
-	for _, f := range []struct{ flag, value string }{
-		{"--node-id", c.nodeID}, {"--pod-name", c.podName}, {"--pod-namespace", c.podNamespace}, {"--pod-uid", c.podUID},
-	} {
-		if f.value == "" {
-			bad("%s: is required", f.flag)
-		}
-	}
-	return errors.Join(append(errs, c.logging.Check())...)
+	return errors.Join(
+		command.Named("--endpoint", endpoint),
+		socket("--server", c.socket),
+		socket("--metrics-server", c.metricsServer),
+		command.Named("--metrics-endpoint", metricsEndpoint),
+		command.Rule("--node-condition", !c.nodeCondition || c.metricsEndpoint != "", "needs --metrics-endpoint"),
+		command.Required("--node-id", c.nodeID),
+		command.Required("--pod-name", c.podName),
+		command.Required("--pod-namespace", c.podNamespace),
+		command.Required("--pod-uid", c.podUID),
+		c.logging.Check(),
+	)
+}
+
+func socket(flag, value string) error {
+	path, unix := strings.CutPrefix(value, "unix://")
+	return command.Rule(flag, unix && filepath.IsAbs(path), "%q is not unix:///PATH", value)
 }
 
 // address returns an endpoint in the form that package net takes.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/intree"
 )
 
 // The indexes of the pods' informer.
@@ -137,22 +139,9 @@ func ownedByDaemonSet(p *corev1.Pod) bool {
 // claimsOf returns the claims of a pod's volumes as <namespace>/<name>.
 func claimsOf(p *corev1.Pod) (claims []string) {
 	for i := range p.Spec.Volumes {
-		if claim := claimOf(p, &p.Spec.Volumes[i]); claim != "" {
+		if claim := intree.ClaimOf(p, &p.Spec.Volumes[i]); claim != "" {
 			claims = append(claims, p.Namespace+"/"+claim)
 		}
 	}
 	return claims
-}
-
-// claimOf returns the name of the claim behind a pod's volume, and "" for a
-// volume without one. A generic ephemeral volume's claim is named after pod and
-// volume.
-func claimOf(p *corev1.Pod, v *corev1.Volume) string {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return v.PersistentVolumeClaim.ClaimName
-	case v.Ephemeral != nil:
-		return p.Name + "-" + v.Name
-	}
-	return ""
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/internal/intree"
 )
 
 // wanted returns why no pod wants the volume at a mount point; nil: one does.
@@ -60,7 +62,7 @@ func (w *view) lists(p *corev1.Pod, v *corev1.Volume) bool {
 		// kubelet names the directory of an inline volume as the pod does.
 		return v.Name == w.volume.directory && v.CSI.Driver == w.volume.driver
 	}
-	claim := claimOf(p, v)
+	claim := intree.ClaimOf(p, v)
 	return claim != "" && slices.ContainsFunc(w.volumes, func(b boundVolume) bool {
 		return b.matches && b.claim != nil && b.claim.Namespace == p.Namespace && b.claim.Name == claim
 	})

@@ -129,7 +129,7 @@ func stripPod(pod *corev1.Pod) {
 	var volumes []corev1.Volume // with the first emptyDir of any number
 	empty := false
 	for _, v := range pod.Spec.Volumes {
-		if claimOf(pod, v) != "" || v.EmptyDir != nil && !empty {
+		if intree.ClaimOf(pod, &v) != "" || v.EmptyDir != nil && !empty {
 			volumes = append(volumes, v)
 		}
 		empty = empty || v.EmptyDir != nil
@@ -145,7 +145,7 @@ func stripPod(pod *corev1.Pod) {
 func (p *pass) readOthers(ctx context.Context, e *evidence) error {
 	for _, pod := range e.goes() {
 		for _, v := range pod.Spec.Volumes {
-			name := claimOf(&pod, v)
+			name := intree.ClaimOf(&pod, &v)
 			if name == "" || name == e.volume.claim.Name || e.othersLost() != "" {
 				continue
 			}

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/internal/intree"
 )
 
 // notEnded leaves out the pods that have ended, which may stay for ever.
@@ -60,17 +62,6 @@ func (r *Reconciler) eachClaim(ctx context.Context, visit func(*metav1.PartialOb
 // (ephemeral).
 func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return claimOf(pod, v) == claim.Name && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
+		return intree.ClaimOf(pod, &v) == claim.Name && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
 	})
-}
-
-// claimOf returns the name of the claim of a pod's volume; empty: it is of no claim.
-func claimOf(pod *corev1.Pod, v corev1.Volume) string {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return v.PersistentVolumeClaim.ClaimName
-	case v.Ephemeral != nil:
-		return pod.Name + "-" + v.Name
-	}
-	return ""
 }

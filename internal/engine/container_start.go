@@ -21,17 +21,6 @@ import (
 // mounts of its own.
 const startGrace = time.Minute
 
-// needScan returns the targets whose pods' containers have to be scanned for what they started
-// with.
-func (o *observation) needScan() (targets []healer.MountPoint) {
-	for _, p := range o.c.MountPoints {
-		if o.mountedAnew(p) {
-			targets = append(targets, p)
-		}
-	}
-	return targets
-}
-
 // mountedAnew reports whether the mount of a target is not the recorded one of this
 // boot, or came less than startGrace before the last scan.
 //

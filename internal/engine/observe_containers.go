@@ -39,7 +39,10 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.c.Block {
 		return o.oldDevices(ctx)
 	}
-	s := containerScan{previous: previousSuperblocks(o.c), needScan: o.needScan()}
+	s := containerScan{
+		previous: previousSuperblocks(o.c),
+		needScan: slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p healer.MountPoint) bool { return !o.mountedAnew(p) }),
+	}
 	working := false
 	if s.now, working = o.c.Working(); !working { // nothing could replace a container's mount
 		return nil

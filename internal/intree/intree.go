@@ -1,4 +1,5 @@
-// Package intree knows the plugins of storage that were in Kubernetes' own tree, and are CSI drivers now.
+// Package intree knows which CSI volumes the objects of Kubernetes mean: also those of plugins that were in its own
+// tree and are CSI drivers now.
 package intree
 
 import (
@@ -43,4 +44,16 @@ func CSI(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
 		return &corev1.CSIPersistentVolumeSource{Driver: "pd.csi.storage.gke.io", VolumeHandle: "projects/UNSPECIFIED/" + where + "/disks/" + s.GCEPersistentDisk.PDName}
 	}
 	return nil
+}
+
+// ClaimOf returns the name of the claim of a pod's volume; empty: it is of no claim. The claim of a generic
+// ephemeral volume is named after pod and volume.
+func ClaimOf(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
 }

@@ -49,8 +49,6 @@ const (
 type Node interface {
 	Volumes(ctx context.Context) ([]facts.VolumePath, error)
 	VolumeMounts() ([]facts.Mount, error)
-	// SuperblockEvents tells what no mount table shows.
-	SuperblockEvents(ctx context.Context) (Events, error)
 	// Changes returns a channel that gets a value when mounts changed, and closes when
 	// ctx has ended or nothing can be told any more.
 	Changes(ctx context.Context) (<-chan struct{}, error)
@@ -62,20 +60,16 @@ type Events interface {
 	Follow(ctx context.Context, mounts []facts.Mount) error
 	// FollowDrivers has an event come when one of these drivers listens again.
 	FollowDrivers(drivers []string) error
-	// Events returns a channel that closes when the context of SuperblockEvents has ended.
+	// Events returns a channel that closes when the context of Config.Events has ended.
 	Events() <-chan node.SuperblockEvent
-}
-
-// Engine checks and heals one volume, with a deadline of its own; *engine.Engine is one.
-type Engine interface {
-	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
-	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
 }
 
 // Config is what a Loop is made of.
 type Config struct {
 	Node   Node
-	Engine Engine
+	Engine healer.Engine
+	// Events begins to tell what no mount table shows.
+	Events func(ctx context.Context) (Events, error)
 	// Publish gets each report, and must return at once.
 	Publish func(healer.Report)
 	// Drivers are those whose volumes are checked; empty: all.
@@ -131,8 +125,8 @@ type Loop struct {
 // New checks cfg.
 func New(cfg Config) (*Loop, error) {
 	switch {
-	case cfg.Node == nil || cfg.Engine == nil || cfg.Publish == nil || cfg.Action == nil:
-		return nil, errors.New("loop: node, engine, publish and action are required")
+	case cfg.Node == nil || cfg.Engine == nil || cfg.Events == nil || cfg.Publish == nil || cfg.Action == nil:
+		return nil, errors.New("loop: node, engine, events, publish and action are required")
 	case cfg.Interval < time.Second:
 		return nil, errors.New("loop: the interval must be at least a second")
 	}
@@ -163,12 +157,11 @@ func (l *Loop) Run(ctx context.Context) {
 	if err != nil {
 		klog.ErrorS(err, "Changes of mounts are not noticed before the next turn")
 	}
-	if l.events, err = l.cfg.Node.SuperblockEvents(ctx); err != nil {
-		klog.ErrorS(err, "What happens to superblocks is not noticed before the next turn")
-	}
 	var happened <-chan node.SuperblockEvent
-	if l.events != nil {
-		happened = l.events.Events()
+	if events, err := l.cfg.Events(ctx); err != nil {
+		klog.ErrorS(err, "What happens to superblocks is not noticed before the next turn")
+	} else {
+		l.events, happened = events, events.Events()
 	}
 	now := time.Now()
 	l.firstTurn = now.Add(-rand.N(l.cfg.Interval / turns)) //nolint:gosec // a schedule is no secret

@@ -274,7 +274,7 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
-		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
+		l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
 		}

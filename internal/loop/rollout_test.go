@@ -18,7 +18,7 @@ func runNodes(t *testing.T, nodes []*fakeNode, do func()) {
 		var ended sync.WaitGroup
 		for _, n := range nodes {
 			n.changes = make(chan struct{}, 1)
-			l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Action: n.does})
+			l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: time.Minute, Action: n.does})
 			if err != nil {
 				t.Fatal(err)
 			}

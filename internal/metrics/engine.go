@@ -7,27 +7,21 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Engine is what checks and heals volumes; *healer.Engine is one.
-type Engine interface {
-	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
-	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
-}
-
 // Counting is an Engine that counts what another one does.
 type Counting struct {
-	engine Engine
+	engine healer.Engine
 	m      *Metrics
 }
 
 // Counting returns an engine that does what e does.
-func (m *Metrics) Counting(e Engine) Counting { return Counting{engine: e, m: m} }
+func (m *Metrics) Counting(e healer.Engine) Counting { return Counting{engine: e, m: m} }
 
-// Check implements Engine.
+// Check implements healer.Engine.
 func (c Counting) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	return c.count(ctx, "check", v, c.engine.Check)
 }
 
-// Heal implements Engine.
+// Heal implements healer.Engine.
 func (c Counting) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	return c.count(ctx, "heal", v, c.engine.Heal)
 }

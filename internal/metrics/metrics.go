@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -85,43 +86,20 @@ func New(cfg Config) (*Metrics, error) {
 		return nil, errors.New("metrics: workers are required")
 	}
 	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: names{kept: map[string]bool{}}, vendors: names{kept: map[string]bool{}}}
-	m.define()
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "build_info", Help: "1, with the version of the server and of Go.",
-	}, []string{"version", "goversion"})
-	build.WithLabelValues(cfg.Version, runtime.Version()).Set(1)
+	m.define(promauto.With(m.registry))
 	return m, errors.Join(
-		m.register(m.checks, m.heals, m.checkSeconds, m.healSeconds, m.steps, m.refusals, m.providerFailures,
-			m.errors, m.recovery, m.apiRequests, build),
-		m.register(workers("busy", func() int { s := cfg.Workers(); return s.Living - s.Idle }),
-			workers("idle", func() int { return cfg.Workers().Idle }),
-			workers("stuck", func() int { return cfg.Workers().Abandoned })),
-		m.register(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
+		m.registry.Register(collectors.NewGoCollector()),
+		m.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
 	)
 }
 
-// workers counts those in a state when it is asked for.
-func workers(state string, count func() int) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "workers", Help: "Worker processes: busy, idle, or stuck in the kernel and abandoned.", ConstLabels: prometheus.Labels{labelState: state},
-	}, func() float64 { return float64(count()) })
-}
-
-func (m *Metrics) register(all ...prometheus.Collector) error {
-	var errs []error
-	for _, c := range all {
-		errs = append(errs, m.registry.Register(c))
-	}
-	return errors.Join(errs...)
-}
-
 // define makes the metrics; docs/metrics.md lists them.
-func (m *Metrics) define() {
+func (m *Metrics) define(made promauto.Factory) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+		return made.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	}
 	seconds := func(name, help string, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: durationBuckets}, labels)
+		return made.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: durationBuckets}, labels)
 	}
 	m.checks = counter("checks_total", "Checks that ended, by what they showed.", labelOrigin, labelOutcome)
 	m.heals = counter("heals_total", "Heals that ended, by what they showed; healthy: there was nothing to heal.", labelDriver, labelOrigin, labelOutcome)
@@ -131,11 +109,22 @@ func (m *Metrics) define() {
 	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused, by the rule that did.", labelDriver, labelStep, labelRule)
 	m.providerFailures = counter("provider_failures_total", "Storage providers that could not examine a volume.", labelProvider)
 	m.errors = counter("errors_total", "Checks and heals that had no answer, by the kind of error.", labelOperation, labelKind, labelErrorType)
-	m.recovery = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	m.recovery = made.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "recovery_duration_seconds", Buckets: recoveryBuckets,
 		Help: "Time from the check of the loop that found what a step could heal, or else that a volume is abnormal, to the answer that this is over, by what ended it.",
 	}, []string{labelBy})
 	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
+	made.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "1, with the version of the server and of Go.",
+	}, []string{"version", "goversion"}).WithLabelValues(m.cfg.Version, runtime.Version()).Set(1)
+	workers := func(state string, count func() int) {
+		made.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "workers", Help: "Worker processes: busy, idle, or stuck in the kernel and abandoned.", ConstLabels: prometheus.Labels{labelState: state},
+		}, func() float64 { return float64(count()) })
+	}
+	workers("busy", func() int { s := m.cfg.Workers(); return s.Living - s.Idle })
+	workers("idle", func() int { return m.cfg.Workers().Idle })
+	workers("stuck", func() int { return m.cfg.Workers().Abandoned })
 }
 
 // Recovered counts a volume that the loop found healthy again: healed by itself, or by a

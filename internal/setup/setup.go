@@ -234,7 +234,7 @@ func (p *Parts) NewEngine(ctx context.Context, c *cluster.Cluster, stager driver
 
 // NewServer makes the server, which Close ends. It calls h, which is the engine or counts what
 // the engine does.
-func (p *Parts) NewServer(h nodeserver.Healer, c *cluster.Cluster, states func(context.Context) healer.LoopState) (_ *nodeserver.Server, err error) {
+func (p *Parts) NewServer(h healer.Engine, c *cluster.Cluster, states func(context.Context) healer.LoopState) (_ *nodeserver.Server, err error) {
 	driver := "" // unless a single one is served
 	if len(p.cfg.Drivers) == 1 {
 		driver = p.cfg.Drivers[0]

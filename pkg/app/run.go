@@ -139,7 +139,8 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 		action = func() loop.Action { return loop.Action(c.Loop(cfg.loop)) }
 	}
 	loop, err := loop.New(loop.Config{
-		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.Drivers, Interval: cfg.checkInterval,
+		Node: host, Engine: engine, Events: func(ctx context.Context) (loop.Events, error) { return host.SuperblockEvents(ctx) },
+		Publish: server.Publish, Drivers: cfg.Drivers, Interval: cfg.checkInterval,
 		Action: action, DryRun: cfg.DryRun,
 		Recovered: m.Recovered,
 	})
@@ -147,18 +148,6 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 		return nil, err
 	}
 	return loop, m.Watch(loop.States)
-}
-
-// watchedNode is the node as the loop needs it.
-type watchedNode struct{ *node.Node }
-
-// SuperblockEvents implements loop.Node.
-func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) {
-	e, err := n.Node.SuperblockEvents(ctx)
-	if err != nil {
-		return nil, err // and no nil pointer in an interface
-	}
-	return e, nil
 }
 
 // listen serves the callers on this node, and the gateway on a socket of its own, if one

@@ -61,13 +61,12 @@ type Classified interface {
 	Class() api.Class
 }
 
-// Class returns the class that all errors of a kind have; false: that of their cause.
-func (k Kind) Class() (api.Class, bool) {
-	c, fixed := map[Kind]api.Class{
+// Class returns the class that all errors of a kind have; the zero one: that of their cause.
+func (k Kind) Class() api.Class {
+	return map[Kind]api.Class{
 		KindInvalid: {Tier: api.Terminal, Type: api.TypeValidation}, KindNotFound: {Tier: api.Terminal, Type: api.TypeValidation}, KindBusy: {Tier: api.Transient, Type: api.TypeExecution},
 		KindUnauthenticated: {Tier: api.Terminal, Type: api.TypePermission}, KindDisabled: {Tier: api.Terminal, Type: api.TypeValidation},
 	}[k]
-	return c, fixed
 }
 
 // OwnRow is the class of an error of the server's own, which counts more than an errno.
@@ -103,7 +102,7 @@ func Classify(op, fsType string, err error) api.Class {
 			return row.Class
 		}
 	}
-	if c, fixed := KindOf(err).Class(); fixed {
+	if c := KindOf(err).Class(); c != (api.Class{}) {
 		return c
 	}
 	var errno syscall.Errno

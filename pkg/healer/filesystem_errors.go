@@ -1,8 +1,6 @@
 package healer
 
-import (
-	"time"
-)
+import "time"
 
 // ErrorsCounted returns the errors that a filesystem counted, 0 where it counts none.
 func ErrorsCounted(sb Superblock) uint64 {
@@ -12,18 +10,13 @@ func ErrorsCounted(sb Superblock) uint64 {
 	return sb.Errors.Count
 }
 
-// ofRecord reports whether the record counts the errors of this superblock: a driver
-// may publish another one than it staged.
-func ofRecord(c Case, sb Superblock) bool {
-	staged, found := c.Staged()
-	return !found || len(staged.Stack) == 0 || staged.Dev() == sb.Dev
-}
-
 // ErrorsRose reports whether a filesystem counted errors since it was last healthy.
 // Errors counted before this boot are ignored when there is no record.
 func ErrorsRose(c Case, sb Superblock) bool {
 	count := ErrorsCounted(sb)
-	if c.Record != nil && ofRecord(c, sb) {
+	staged, found := c.Staged()
+	another := found && len(staged.Stack) > 0 && staged.Dev() != sb.Dev // a driver may publish another superblock than it staged
+	if c.Record != nil && !another {
 		// A check of the filesystem makes ext4 count from 0 again.
 		return count > 0 && count != c.Record.FilesystemErrors
 	}

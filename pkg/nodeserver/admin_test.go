@@ -179,7 +179,7 @@ func asUID(uid uint32) context.Context {
 	}})
 }
 
-func newAdmin(t *testing.T, h Healer, paths ...facts.VolumePath) admin {
+func newAdmin(t *testing.T, h healer.Engine, paths ...facts.VolumePath) admin {
 	t.Helper()
 	cfg := testConfig(h)
 	cfg.Volumes = fakeVolumes(paths)

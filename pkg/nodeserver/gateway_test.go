@@ -34,7 +34,7 @@ func (h *callerRecorder) Check(ctx context.Context, v healer.Volume) (healer.Rep
 }
 
 // serveForwarded serves as to a gateway that has the uid of this process.
-func serveForwarded(t *testing.T, h Healer) *served {
+func serveForwarded(t *testing.T, h healer.Engine) *served {
 	t.Helper()
 	noGoroutineLeft(t)
 	cfg := testConfig(h)

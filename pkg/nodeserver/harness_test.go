@@ -132,7 +132,7 @@ func (f *fakeHealer) volumes() []healer.Volume {
 
 const testRoot = "/var/lib/kubelet"
 
-func testConfig(h Healer) Config {
+func testConfig(h healer.Engine) Config {
 	return Config{
 		Healer:      h,
 		Name:        "healer.example.com",

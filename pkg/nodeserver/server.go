@@ -25,19 +25,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Healer checks and heals one volume. The engine of package healer is one.
-type Healer interface {
-	// Heal checks a volume and repairs it where that is safe. A sick volume is a
-	// report; an error means that the question could not be answered.
-	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
-	// Check changes nothing.
-	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
-}
-
 // Config is everything a Server needs.
 type Config struct {
 	// Healer may be nil when Off is set.
-	Healer Healer
+	Healer healer.Engine
 	// Volumes finds all volumes of this node, and so one of Driver by its ID alone. nil: each request
 	// has to name a path, and the Admin service is not offered.
 	Volumes Volumes

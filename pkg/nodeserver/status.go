@@ -44,19 +44,13 @@ func ErrorRows() []ErrorRow { return slices.Clone(errorRows) }
 // which tells callers not to try again.
 var errorRows = []ErrorRow{
 	{healer.ErrShuttingDown, 0, codes.Aborted, "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)},
-	{errNotOffered, 0, codes.Unimplemented, "NOT_OFFERED", class(healer.KindDisabled)},
-	{nil, healer.KindInvalid, codes.InvalidArgument, "INVALID_REQUEST", class(healer.KindInvalid)},
-	{nil, healer.KindNotFound, codes.NotFound, "VOLUME_NOT_FOUND", class(healer.KindNotFound)},
-	{nil, healer.KindBusy, codes.Aborted, "VOLUME_BUSY", class(healer.KindBusy)},
-	{nil, healer.KindUnauthenticated, codes.Unauthenticated, "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)},
-	{nil, healer.KindDisabled, codes.Unimplemented, "DISABLED", class(healer.KindDisabled)},
+	{errNotOffered, 0, codes.Unimplemented, "NOT_OFFERED", healer.KindDisabled.Class()},
+	{nil, healer.KindInvalid, codes.InvalidArgument, "INVALID_REQUEST", healer.KindInvalid.Class()},
+	{nil, healer.KindNotFound, codes.NotFound, "VOLUME_NOT_FOUND", healer.KindNotFound.Class()},
+	{nil, healer.KindBusy, codes.Aborted, "VOLUME_BUSY", healer.KindBusy.Class()},
+	{nil, healer.KindUnauthenticated, codes.Unauthenticated, "CREDENTIALS_REFUSED", healer.KindUnauthenticated.Class()},
+	{nil, healer.KindDisabled, codes.Unimplemented, "DISABLED", healer.KindDisabled.Class()},
 	{nil, healer.KindUnknown, codes.Unknown, "OPERATION_FAILED", api.Class{}},
-}
-
-// class is the one that all errors of a kind have.
-func class(k healer.Kind) api.Class {
-	c, _ := k.Class()
-	return c
 }
 
 // refused returns the status of a call that was refused before a handler got it.

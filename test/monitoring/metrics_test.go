@@ -56,7 +56,7 @@ func oneSick(context.Context) healer.LoopState {
 // answers is an engine that answers for one volume, and fails for others.
 type answers struct{}
 
-// Check implements metrics.Engine.
+// Check implements healer.Engine.
 func (answers) Check(_ context.Context, v healer.Volume) (healer.Report, error) {
 	if v.ID == "answers" {
 		return healer.Report{}, nil
@@ -64,7 +64,7 @@ func (answers) Check(_ context.Context, v healer.Volume) (healer.Report, error) 
 	return healer.Report{After: healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "driver"}}}}, errors.New("no answer")
 }
 
-// Heal implements metrics.Engine.
+// Heal implements healer.Engine.
 func (a answers) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	r, err := a.Check(ctx, v)
 	r.Steps = []healer.Outcome{{Step: "replace", Provider: "mounts", Err: errors.New("failed")}, {Step: "rebind", Provider: "mounts"}}

@@ -21,16 +21,12 @@ import (
 
 // volume finds out how one volume of the pod stands: its claim, and what the nodes say of it.
 func (p *podCase) volume(ctx context.Context, v corev1.Volume) {
-	var name string
+	name := intree.ClaimOf(p.pod, &v)
 	switch {
-	case v.PersistentVolumeClaim != nil:
-		name = v.PersistentVolumeClaim.ClaimName
-	case v.Ephemeral != nil:
-		name = p.pod.Name + "-" + v.Name
 	case v.CSI != nil:
 		p.volumes, p.well = append(p.volumes, volume{driver: v.CSI.Driver}), append(p.well, time.Time{})
 		return
-	default:
+	case name == "":
 		return
 	}
 	claim, err := kube.Get[corev1.PersistentVolumeClaim](ctx, p.Client, kube.Claims, p.Namespace, name)
