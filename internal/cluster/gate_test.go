@@ -364,12 +364,14 @@ func TestReadersOnly(t *testing.T) {
 	for name, tc := range map[string]struct {
 		modes, twin modes
 		handle      string
+		unread      bool
 		want        bool
 	}{
 		"for readers":                {modes: modes{corev1.ReadOnlyMany}, want: true},
 		"for readers, by two names":  {modes: modes{corev1.ReadOnlyMany}, twin: modes{corev1.ReadOnlyMany}, want: true},
 		"its twin is for writers":    {modes: modes{corev1.ReadOnlyMany}, twin: modes{corev1.ReadWriteMany}},
-		"a claim may choose":         {modes: modes{corev1.ReadOnlyMany, corev1.ReadWriteMany}},
+		"readers and writers":        {modes: modes{corev1.ReadOnlyMany, corev1.ReadWriteMany}},
+		"a twin cannot be read":      {modes: modes{corev1.ReadOnlyMany}, unread: true},
 		"one writer":                 {modes: modes{corev1.ReadWriteOnce}},
 		"no mode":                    {},
 		"another volume's directory": {modes: modes{corev1.ReadOnlyMany}, handle: "another"},
@@ -386,6 +388,9 @@ func TestReadersOnly(t *testing.T) {
 					api.Put(pv)
 					api.Put(claim)
 					api.Put(kubetest.Pod("app-of-twin", claim))
+				}
+				if tc.unread {
+					api.BreakFor(kubetest.ErrNoAnswer, "get", "persistentvolumeclaims")
 				}
 				c, end := following(t, api)
 				defer end()

@@ -97,7 +97,7 @@ func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, allPo
 }
 
 // readersOnly reports whether the volume is ReadOnlyMany and nothing else, by all PersistentVolumes
-// that are known to have its handle: what is staged is one for all of them.
+// with its handle: what is staged is one for all of them. One that cannot be read may be for writers.
 func (w *view) readersOnly(ctx context.Context) bool {
 	mayWrite := func(b boundVolume) bool {
 		other := func(mode corev1.PersistentVolumeAccessMode) bool { return mode != corev1.ReadOnlyMany }
@@ -107,7 +107,7 @@ func (w *view) readersOnly(ctx context.Context) bool {
 		return false
 	}
 	all := &view{c: w.c, volume: volumeName{handle: w.volume.handle}}
-	return !slices.ContainsFunc(all.readVolumes(ctx, nil), mayWrite)
+	return !slices.ContainsFunc(all.readVolumes(ctx, nil), mayWrite) && all.unknown == nil
 }
 
 // Answers asks the API for this node's object, and returns why that has no answer.

@@ -147,11 +147,11 @@ func (w *view) search(ctx context.Context) []string {
 			read(ctx, recalled, volumeKind, "", claim.Spec.VolumeName)
 		}
 	})
+	w.note(nil, recalled.unknown)
 	names := w.c.reader.volumesWith(w.volume.handle)
 	if !w.live {
 		return names
 	}
-	w.note(nil, recalled.unknown)
 	if len(names) == 0 && recalled.unknown == nil {
 		found, err := matches(ctx, w.c, volumeKind, w.volume.matches)
 		w.note(nil, err)

@@ -39,9 +39,11 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.c.Block {
 		return o.oldDevices(ctx)
 	}
-	s := containerScan{
-		previous: previousSuperblocks(o.c),
-		needScan: slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p healer.MountPoint) bool { return !o.mountedAnew(p) }),
+	s := containerScan{previous: previousSuperblocks(o.c)}
+	for _, p := range o.c.MountPoints {
+		if o.mountedAnew(p) {
+			s.needScan = append(s.needScan, p)
+		}
 	}
 	working := false
 	if s.now, working = o.c.Working(); !working { // nothing could replace a container's mount

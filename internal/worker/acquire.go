@@ -42,8 +42,9 @@ func (p *Pool) take(ctx context.Context, life operation.Life) (*process, error) 
 		select {
 		case p.slots <- struct{}{}:
 			w, err := p.start(ctx)
-			if err == nil {
-				return w, nil
+			left := ctx.Err() != nil && !errors.Is(context.Cause(ctx), errLate)
+			if err == nil || left || errors.Is(err, ErrClosed) {
+				return w, err
 			}
 			select {
 			case w := <-p.idle: // no process can be started: any of them will do

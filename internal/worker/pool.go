@@ -189,7 +189,7 @@ func Call[Q, A any](ctx context.Context, p *Pool, op operation.Op[Q, A], q Q) (A
 // worker: that one was late says nothing about the storage. As long a time is allowed
 // for finding one.
 func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op operation.Op[Q, A], q Q) (A, error) {
-	wait, found := context.WithTimeout(ctx, within)
+	wait, found := context.WithTimeoutCause(ctx, within, errLate)
 	w, err := p.acquire(wait, op.Life())
 	found()
 	if err != nil {
@@ -200,6 +200,9 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 	defer cancel()
 	return run(ctx, p, w, op, q)
 }
+
+// errLate ends the wait for a worker of a caller who still has time for the operation.
+var errLate = errors.New("no worker in time")
 
 // run has a worker run one operation, and reuses or ends it.
 func run[Q, A any](ctx context.Context, p *Pool, w *process, op operation.Op[Q, A], q Q) (A, error) {

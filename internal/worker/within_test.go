@@ -3,7 +3,10 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,6 +83,71 @@ func TestWorkerThatDoesNotComeToLife(t *testing.T) {
 	}
 	for p.Stats().Living > 0 { // those that came too late end by themselves
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// The last idle worker is spent for a caller who waits, and not for one who has left.
+func TestLateStartAndTheIdleWorker(t *testing.T) {
+	yes, err := exec.LookPath("yes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	p := newPool(t, func(c *worker.Config) {
+		if err := os.Symlink(c.Binary, program); err != nil {
+			t.Fatal(err)
+		}
+		c.Binary = program
+	})
+	idle := mustCall(t, p, whoami)
+	if err := errors.Join(os.Remove(program), os.Symlink(yes, program)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := worker.Call(within(t, 50*time.Millisecond), p, once, 0); !errors.Is(err, worker.ErrNoWorker) {
+		t.Errorf("got %v, want ErrNoWorker", err)
+	}
+	if pid := mustCall(t, p, whoami); pid != idle {
+		t.Fatalf("process %d answers, and %d was idle", pid, idle)
+	}
+	before := p.Stats().Started
+	var removed sync.WaitGroup
+	removed.Go(func() {
+		for p.Stats().Started == before {
+			time.Sleep(time.Millisecond)
+		}
+		if err := os.Remove(program); err != nil { // the worker in the place of the spent one fails at once
+			t.Error(err)
+		}
+	})
+	defer removed.Wait()
+	if pid, err := worker.CallWithin(within(t, time.Minute), 50*time.Millisecond, p, once, 0); pid != idle {
+		t.Errorf("process %d answers (%v), and %d was idle", pid, err, idle)
+	}
+}
+
+// A worker that comes back soon is waited for.
+func TestCallWaitsForABusyWorker(t *testing.T) {
+	p := newPool(t, func(c *worker.Config) { c.Grow = time.Minute })
+	first := mustCall(t, p, whoami)
+	fifo, write := newFIFO(t)
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		if _, err := worker.Call(within(t, time.Minute), p, listen, fifo); err != nil {
+			t.Error(err)
+		}
+	})
+	for p.Stats().Idle > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	calls.Go(func() {
+		if pid, err := worker.Call(within(t, time.Minute), p, whoami, 0); pid != first {
+			t.Errorf("process %d answers (%v), and %d was busy", pid, err, first)
+		}
+	})
+	write()
+	calls.Wait()
+	if s := p.Stats(); s.Started != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 					t.Errorf("%s is unmounted, and its disk is not free: %v", v.FS, err)
 				}
 			}
-			if !slices.Equal(workers, n.Workers()) {
+			if now := n.Workers(); len(now) == 0 || slices.ContainsFunc(now, func(pid int) bool { return !slices.Contains(workers, pid) }) {
 				t.Error("the workers are others by now: the test shows nothing")
 			}
 		})

@@ -428,12 +428,15 @@ func TestHealthy(t *testing.T) {
 		})),
 		"no vol_data.json": cases.With(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
 		// An intended ro is healthy, whatever intends it.
-		"ro bind over rw staging":     cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)),
-		"ro bind, never seen":         cases.With(cases.Unrecorded, attr(0, facts.AttrReadOnly)),
-		"ro filesystem, recorded":     cases.With(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
-		"ro filesystem, never seen":   cases.With(cases.Unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
-		"ro filesystem, reader only":  cases.With(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"ro filesystem, for readers":  cases.With(cases.Unrecorded, readOnly, forReaders),
+		"ro bind over rw staging":    cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)),
+		"ro bind, never seen":        cases.With(cases.Unrecorded, attr(0, facts.AttrReadOnly)),
+		"ro filesystem, recorded":    cases.With(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
+		"ro filesystem, never seen":  cases.With(cases.Unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
+		"ro filesystem, reader only": cases.With(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"ro filesystem, for readers": cases.With(cases.Unrecorded, readOnly, forReaders),
+		"ro filesystem, staged for readers after it was for a writer": cases.With(
+			readOnly, forReaders, recorded(0, func(r *healer.MountPointRecord) { r.MountID = 76 }), recorded(1, func(r *healer.MountPointRecord) { r.MountID = 77 }),
+		),
 		"a type that is always ro":    cases.With(cases.Unrecorded, readOnly, superblock(func(sb *healer.Superblock) { sb.FSType = "squashfs" })),
 		"recorded like a placeholder": cases.With(recorded(0, func(r *healer.MountPointRecord) { r.Attr = cases.Placeholder }), attr(0, cases.Placeholder)),
 		"made of the staged one by the driver": cases.With(

@@ -81,7 +81,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	if p.Want == nil {
 		return ""
 	}
-	recorded := c.RecordOfThisBoot() && top.ID != 0 && top.ID == p.Want.MountID // the very mount: type and source in the record may be those of another pod's
+	recorded := isRecorded(c, p) // else type and source in the record may be those of another pod's
 	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
 	switch {
 	case !ofRecord:
@@ -190,11 +190,17 @@ func (ev evaluator) readOnly() []healer.Condition {
 	return ev.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
 }
 
-// forReaders reports whether nobody writes to the volume, so that the driver staged it read-only. A disk
-// that was writable before was not staged so.
+// forReaders reports whether nobody writes to the volume, so that the driver staged it read-only: not where
+// one of its mounts was there already when the filesystem was writable.
 func (ev evaluator) forReaders() bool {
-	wasWritable := ev.sb.Device != nil && ev.c.Record.WasWritable(ev.c.BootID, ev.sb.Device.DiskSeq)
-	return ev.c.Volume.ReadersOnly && !wasWritable
+	return ev.c.Volume.ReadersOnly && !slices.ContainsFunc(ev.c.MountPoints, func(p healer.MountPoint) bool {
+		return p.Mounted() && p.Dev() == ev.sb.Dev && isRecorded(ev.c, p) && !p.Want.ReadOnlySuper
+	})
+}
+
+// isRecorded reports whether the very mount that is topmost at a mount point is recorded.
+func isRecorded(c healer.Case, p healer.MountPoint) bool {
+	return p.Want != nil && c.RecordOfThisBoot() && p.Want.MountID != 0 && p.Want.MountID == p.Stack[0].ID
 }
 
 // unmountDuplicate offers to unmount a placeholder that is on top of the driver's own

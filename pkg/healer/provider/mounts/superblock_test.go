@@ -63,7 +63,7 @@ var superblockExamples = []example{
 		name: "for readers, and was writable",
 		build: cases.With(
 			forReaders, superblock(func(sb *healer.Superblock) { sb.ReadOnly = true }),
-			func(c *healer.Case) { c.Record.DiskSeq = 5 }, device(func(d *facts.BlockDevice) { d.DiskSeq = 5 }),
+			recorded(1, func(r *healer.MountPointRecord) { r.MountID = 77 }), func(c *healer.Case) { c.MountPoints[1].Stack[0].ID = 77 },
 		),
 		want: []string{"ReadOnlyFilesystem target: is read-only"},
 	},
