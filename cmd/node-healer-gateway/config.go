@@ -80,16 +80,16 @@ func parse(args []string, out io.Writer) (config, error) {
 
 // check returns all broken rules, each with the flag's name.
 func (c *config) check() error {
-	_, endpoint := port(c.endpoint)
-	var metricsEndpoint error
+	_, err := port(c.endpoint)
+	var metricsErr error
 	if c.metricsEndpoint != "" {
-		_, metricsEndpoint = port(c.metricsEndpoint)
+		_, metricsErr = port(c.metricsEndpoint)
 	}
 	return errors.Join(
-		command.Named("--endpoint", endpoint),
+		command.Named("--endpoint", err),
 		socket("--server", c.socket),
 		socket("--metrics-server", c.metricsServer),
-		command.Named("--metrics-endpoint", metricsEndpoint),
+		command.Named("--metrics-endpoint", metricsErr),
 		command.Rule("--node-condition", !c.nodeCondition || c.metricsEndpoint != "", "needs --metrics-endpoint"),
 		command.Required("--node-id", c.nodeID),
 		command.Required("--pod-name", c.podName),
@@ -99,9 +99,10 @@ func (c *config) check() error {
 	)
 }
 
+// socket returns an error of a flag whose value names no unix socket.
 func socket(flag, value string) error {
-	path, unix := strings.CutPrefix(value, "unix://")
-	return command.Rule(flag, unix && filepath.IsAbs(path), "%q is not unix:///PATH", value)
+	path, is := strings.CutPrefix(value, "unix://")
+	return command.Rule(flag, is && filepath.IsAbs(path), "%q is not unix:///PATH", value)
 }
 
 // address returns an endpoint in the form that package net takes.

@@ -371,7 +371,7 @@ func TestReadersOnly(t *testing.T) {
 		"for readers, by two names":  {modes: modes{corev1.ReadOnlyMany}, twin: modes{corev1.ReadOnlyMany}, want: true},
 		"its twin is for writers":    {modes: modes{corev1.ReadOnlyMany}, twin: modes{corev1.ReadWriteMany}},
 		"readers and writers":        {modes: modes{corev1.ReadOnlyMany, corev1.ReadWriteMany}},
-		"a twin cannot be read":      {modes: modes{corev1.ReadOnlyMany}, unread: true},
+		"claims cannot be read":      {modes: modes{corev1.ReadOnlyMany}, unread: true},
 		"one writer":                 {modes: modes{corev1.ReadWriteOnce}},
 		"no mode":                    {},
 		"another volume's directory": {modes: modes{corev1.ReadOnlyMany}, handle: "another"},

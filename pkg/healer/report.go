@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +22,15 @@ const (
 	// NotJudged: nothing is known to be wrong, and not all of the volume could be judged.
 	NotJudged Verdict = "not judged"
 )
+
+// Engine checks and heals one volume, with a deadline of its own.
+type Engine interface {
+	// Heal checks a volume and repairs it where that is safe. A sick volume is a
+	// report; an error means that the question could not be answered.
+	Heal(ctx context.Context, v Volume) (Report, error)
+	// Check changes nothing.
+	Check(ctx context.Context, v Volume) (Report, error)
+}
 
 // Report is the answer to one request: the diagnosis before, the steps with
 // their outcomes, the diagnosis after.

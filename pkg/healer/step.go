@@ -98,15 +98,6 @@ type Permit interface {
 	Leave(err error)
 }
 
-// Engine checks and heals one volume, with a deadline of its own.
-type Engine interface {
-	// Heal checks a volume and repairs it where that is safe. A sick volume is a
-	// report; an error means that the question could not be answered.
-	Heal(ctx context.Context, v Volume) (Report, error)
-	// Check changes nothing.
-	Check(ctx context.Context, v Volume) (Report, error)
-}
-
 // Gate decides what may be changed on this node. Each of its errors says why not, who
 // says so, and what would change it, and RuleOf names the rule.
 type Gate interface {

@@ -26,9 +26,15 @@ func TestVolumeForReaders(t *testing.T) {
 	}
 	m.Expect("healthy", staged(corev1.ReadOnlyMany).Request())
 	m.Expect("abnormal", staged(corev1.ReadWriteMany).Request(), "ReadOnlyFilesystem")
+}
 
-	writable := m.newClaimed("ext4", "staged-writable", func(v *cluster.Volume) { v.Access = corev1.ReadOnlyMany })
-	m.Expect("healthy", writable.Request())
-	harness.Must(t, unix.Mount("", writable.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	m.Expect("abnormal", writable.Request(), "ReadOnlyFilesystem")
+// What was staged writable turned read-only, and was not staged so.
+func TestVolumeForReadersThatTurnedReadOnly(t *testing.T) {
+	harness.NeedsKernel(t, harness.KernelIs(6, 8), "that a mount is still the same")
+	m := newMember(t)
+	m.Start()
+	v := m.newClaimed("ext4", "staged-writable", func(v *cluster.Volume) { v.Access = corev1.ReadOnlyMany })
+	m.Expect("healthy", v.Request())
+	harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	m.Expect("abnormal", v.Request(), "ReadOnlyFilesystem")
 }
