@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/wanted"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
@@ -35,11 +36,12 @@ type Config struct {
 	NodeName string
 	// Namespace and ConfigMap name the object with the cluster's settings.
 	Namespace, ConfigMap string
-	// Node knows kubelet's paths and finds the containers that use a volume;
+	// Node knows kubelet's paths and what runs in pods, and finds the containers that use a volume;
 	// *node.Node is the real one.
 	Node interface {
 		Kubelet() layout.Kubelet
 		RealPath(path string) string
+		InPods(ctx context.Context) ([]facts.Container, error)
 		wanted.Finder
 	}
 	// DriverGrace is how long heals wait for a driver that is not ready; 0: not at all.

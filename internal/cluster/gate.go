@@ -8,6 +8,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/internal/wanted"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -22,7 +23,8 @@ func (c *Cluster) Inspect(ctx context.Context, v healer.Volume) (readersOnly boo
 }
 
 // Wants implements healer.Gate. The API is asked only if the pod wanted the volume by
-// what is known: a pod that was seen to end does not begin again.
+// what is known, or may: a pod that was seen to end does not begin again. A mount point is judged by the API's
+// word, also where its pod may have been evicted.
 func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint) (bool, error) {
 	known := c.pod(p.PodUID)
 	if known == nil {
@@ -33,7 +35,11 @@ func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint
 		return false, unknown(w.unknown)
 	}
 	unwanted := w.wantedBy(known)
-	if unwanted == nil {
+	mayHaveEnded := errors.Is(unwanted, errMayHaveEnded)
+	if mayHaveEnded && runs(known) {
+		w.here = c.inPods(ctx)
+	}
+	if unwanted == nil || mayHaveEnded && w.containerRuns(known) {
 		now, err := get(ctx, c.reader, podKind, known.Namespace, known.Name)
 		switch {
 		case err != nil:
@@ -41,7 +47,9 @@ func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint
 		case now == nil || now.UID != known.UID:
 			return false, nil
 		}
-		unwanted = w.wantedBy(now)
+		if unwanted = w.wantedBy(now); errors.Is(unwanted, errMayHaveEnded) && w.containerRuns(now) {
+			return true, nil
+		}
 	}
 	if errors.Is(unwanted, errMayHaveEnded) {
 		return false, unwanted
@@ -104,10 +112,16 @@ type permit struct {
 
 // ask asks the API, and returns why the step is not allowed, or the mount point not wanted.
 func (p *permit) ask(ctx context.Context) error {
+	held := p.holder != nil && p.holder.Alive() == nil
+	var here []facts.Container
+	if !held { // before the API is asked, whose word is then the newer one
+		here = p.cluster.inPods(ctx)
+	}
 	w, err := p.cluster.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
 	if err != nil {
 		return healer.RefusedBy(healer.RuleAPI, err)
 	}
+	w.here = here
 	if err := p.cluster.mode(w).require(modeHeal); err != nil {
 		return healer.RefusedBy(healer.RuleMode, err)
 	}
@@ -132,7 +146,14 @@ func (p *permit) ask(ctx context.Context) error {
 			return healer.RefusedBy(writes, err)
 		}
 	}
-	switch err := p.wanted(w); {
+	if held && p.holder.Alive() != nil { // nobody looked at what else runs
+		return healer.RefusedBy(healer.RuleAPI, errors.New("the container that had the volume mounted ended while the API was asked"))
+	}
+	err = p.wanted(w, held)
+	if errors.Is(err, errMayHaveEnded) {
+		wants = healer.RuleAPI // its word may be late, and denies nothing
+	}
+	switch {
 	case err != nil && p.holderErr != nil:
 		return healer.RefusedBy(wants, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", err, p.holderErr))
 	case err != nil:
@@ -145,11 +166,10 @@ func (p *permit) ask(ctx context.Context) error {
 // mount point that belongs to no pod by any pod that wants the volume. An API that does
 // not answer allows nothing. A step that has a volume staged anew takes the API's word: a
 // running container shows at most that a pod has not ended which may.
-func (p *permit) wanted(w *view) error {
+func (p *permit) wanted(w *view, held bool) error {
 	mountPoint, restage := p.step.MountPoint, p.step.Cost == healer.Restage
-	runs := p.holder != nil && p.holder.Alive() == nil
 	switch {
-	case runs && !restage:
+	case held && !restage:
 		return nil
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to stage or publish it")
@@ -159,7 +179,7 @@ func (p *permit) wanted(w *view) error {
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
 	err := w.wanted(mountPoint.PodUID)
-	if runs && errors.Is(err, errMayHaveEnded) {
+	if held && errors.Is(err, errMayHaveEnded) {
 		return nil
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,10 @@ type thisHost struct {
 	t *testing.T
 	// runs is the process of a container that has the volume mounted.
 	runs int
-	err  error
+	// here is what is seen to run in pods, and looks how often that was asked.
+	here  []facts.Container
+	looks int
+	err   error
 }
 
 // with has the cluster's gate ask this host.
@@ -59,6 +63,11 @@ func (h *thisHost) Holder(context.Context, string, facts.Dev) (*node.Holder, err
 		return nil, h.err
 	}
 	return node.Hold(h.runs), nil
+}
+
+func (h *thisHost) InPods(context.Context) ([]facts.Container, error) {
+	h.looks++
+	return h.here, h.err
 }
 
 func (h *thisHost) HolderAt(ctx context.Context, m facts.ContainerMount) *node.Holder {
@@ -224,8 +233,8 @@ func stepForAContainer(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer p.Leave(nil)
-	if err := p.Revalidate(t.Context()); err != nil {
-		t.Error(err)
+	if err := p.Revalidate(t.Context()); err != nil || node.looks != 0 {
+		t.Errorf("%v, and the node was looked at %d times", err, node.looks)
 	}
 	// A container allows changes of the mount point, not of the device.
 	kubetest.Terminate(disk.attached)
@@ -234,9 +243,60 @@ func stepForAContainer(t *testing.T, path string) {
 	_, err = c.with(node).Enter(t.Context(), d, writing)
 	expect(t, "a step that writes", err, "is being deleted")
 
-	_ = container.Process.Kill()
-	_ = container.Wait()
+	kill := sync.OnceFunc(func() { _ = container.Process.Kill(); _ = container.Wait() })
+	api.Set(func(a *kubetest.API) { a.Fault = func(string, string) error { kill(); return nil } })
+	expect(t, "the container ends while the API is asked", p.Revalidate(t.Context()), "ended while the API was asked")
 	expect(t, "the container has ended", p.Revalidate(t.Context()), "is terminating")
+}
+
+// TestStepOfAPodThatEnds: that a pod has ended is also seen in the middle of a step.
+func TestStepOfAPodThatEnds(t *testing.T) {
+	for policy, want := range map[corev1.RestartPolicy]string{corev1.RestartPolicyAlways: "no process here", corev1.RestartPolicyNever: "only a running one"} {
+		for _, path := range []string{podMountPoint, stagedMountPoint} {
+			t.Run(fmt.Sprintf("%s, %s", policy, filepath.Base(path)), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					api := kubetest.NewAPI()
+					disk := newDisk(api)
+					kubetest.RunOnce(disk.pod)
+					disk.pod.Spec.RestartPolicy = policy
+					api.Put(disk.pod)
+					another := kubetest.Pod("another", disk.claim)
+					another.Spec.Volumes = nil
+					api.Put(another)
+					c, end := following(t, api)
+					defer end()
+					other := facts.Container{Workload: facts.Workload{PodUID: "uid-of-another"}}
+					node := &thisHost{t: t, here: []facts.Container{other, {Workload: facts.Workload{PodUID: "uid-of-app"}}}}
+					d, step := node.at(path, false)
+					step.Cost = healer.Restage
+					if path == podMountPoint {
+						step.Cost = healer.Rebind
+					}
+					p, err := c.with(node).Enter(t.Context(), d, step)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer p.Leave(nil)
+					if err := p.Revalidate(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					node.here = []facts.Container{other}
+					err = p.Revalidate(t.Context())
+					expect(t, "its container ended", err, want)
+					// A staging path that became bare gets back what was there, unless it is known that no pod wants it:
+					// another pod that is known to have ended does not show that.
+					ended := kubetest.Pod("ended", disk.claim)
+					ended.Status.Phase = corev1.PodFailed
+					api.Put(ended)
+					for range 20 { // pods come in any order
+						if err := p.Revalidate(t.Context()); healer.RuleOf(err) != healer.RuleAPI {
+							t.Fatalf("refused by rule %s: %v", healer.RuleOf(err), err)
+						}
+					}
+				})
+			})
+		}
+	}
 }
 
 func TestStepAtOtherMountPoints(t *testing.T) {

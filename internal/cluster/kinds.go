@@ -144,22 +144,37 @@ func stripPod(p *corev1.Pod) {
 			restart = corev1.RestartPolicy(*c.RestartPolicy)
 		}
 	}
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, RestartPolicy: restart, ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds, Volumes: volumes}
+	p.Spec = corev1.PodSpec{
+		NodeName: p.Spec.NodeName, RestartPolicy: restart, ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds, Volumes: volumes,
+		RuntimeClassName: p.Spec.RuntimeClassName, HostPID: p.Spec.HostPID,
+	}
 	status := corev1.PodStatus{Phase: p.Status.Phase}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}
-	if hasRun(p) {
+	switch {
+	case runs(p):
+		status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	case hasRun(p):
 		status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 	}
 	p.Status = status
 }
 
+// runs returns whether the API says that a container of the pod runs.
+func runs(p *corev1.Pod) bool {
+	return slices.ContainsFunc(statusesOf(p), func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
 // hasRun returns whether a container of the pod was ever started.
 func hasRun(p *corev1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses), func(c corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(statusesOf(p), func(c corev1.ContainerStatus) bool {
 		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 	})
+}
+
+func statusesOf(p *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 }

@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -63,6 +64,9 @@ type view struct {
 	volumes  []boundVolume
 	// pods are the mount point's own, or all of this node that use the volume.
 	pods []*corev1.Pod
+
+	// here is what ran in pods on this node before the API was asked; nil: nobody looked, or that cannot be told.
+	here []facts.Container
 
 	mu sync.Mutex
 	// unavailable is why the API did not answer now, so that a live view has what it last

@@ -2,13 +2,18 @@ package cluster
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/internal/intree"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // wanted returns why no pod wants the volume at a mount point; nil: one does.
@@ -26,11 +31,68 @@ func (w *view) wanted(podUID string) error {
 		if podUID != "" && string(p.UID) != podUID {
 			continue
 		}
-		if err = w.wantedBy(p); err == nil {
+		now := w.wantedNow(p)
+		if now == nil {
 			return nil
+		}
+		if !errors.Is(err, errMayHaveEnded) { // one of which that is not known counts before one that is known to have
+			err = now
 		}
 	}
 	return err
+}
+
+// wantedNow is wantedBy with what runs on this node: kubelet unmounts a pod's volumes only after all of its
+// processes were ended, and the API may show later that they were.
+func (w *view) wantedNow(p *corev1.Pod) error {
+	why := w.wantedBy(p)
+	switch {
+	case why == nil && w.evicted(p):
+		return fmt.Errorf("%s has no process here any more, %w", w.name("pod", p), errMayHaveEnded)
+	case errors.Is(why, errMayHaveEnded) && w.containerRuns(p):
+		return nil
+	}
+	return why
+}
+
+// containerRuns reports whether a container of a pod is seen to run. What shares the node's process namespace
+// outlives its container (a process that waits for a dead volume, for one), and shows nothing.
+func (w *view) containerRuns(p *corev1.Pod) bool {
+	own := func(c facts.Container) bool { return c.PodUID == string(p.UID) && !c.Pause }
+	return runs(p) && !p.Spec.HostPID && slices.ContainsFunc(w.here, own)
+}
+
+// evicted reports whether a pod has run and has no process here any more. kubelet evicts and preempts pods, and
+// ends them when the node shuts down, without a deletionTimestamp, and holds back what would say so until the
+// containers have ended. What cannot be told does not speak against the API.
+func (w *view) evicted(p *corev1.Pod) bool {
+	// A virtual machine may run in a cgroup that is not the pod's.
+	if !hasRun(p) || p.Spec.RuntimeClassName != nil {
+		return false
+	}
+	// Where the node is itself a pod, its cgroups may name that one only.
+	ofNode := func(c facts.Container) bool { return w.c.pod(c.PodUID) != nil }
+	may := func(c facts.Container) bool { return c.PodUID == string(p.UID) || c.PodUID == "" }
+	if !slices.ContainsFunc(w.here, ofNode) || slices.ContainsFunc(w.here, may) {
+		return false
+	}
+	// CRI-O has no pause container for most pods: none of their processes lives between two runs of a container.
+	pause := func(c facts.Container) bool { return c.Pause && !strings.HasPrefix(path.Base(c.Dir), "crio-") }
+	return runs(p) || slices.ContainsFunc(w.here, pause)
+}
+
+// lookTimeout bounds a look at what runs here: a step waits for it.
+const lookTimeout = 2 * time.Second
+
+// inPods returns what runs in pods on this node; nil where that cannot be told.
+func (c *Cluster) inPods(ctx context.Context) []facts.Container {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	here, err := c.cfg.Node.InPods(ctx)
+	if err != nil {
+		return nil
+	}
+	return here
 }
 
 // wantedBy returns why a pod does not want the volume on this node; nil: it does.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
@@ -45,7 +47,6 @@ func (s *scene) play(api *kubetest.API) {
 	}
 }
 
-// TestWantedByThePod: which pods want the volume.
 // wantedNow asks the API whether the volume is wanted at the mount point of a pod.
 func (c *Cluster) wantedNow(t *testing.T, name volumeName, podUID string) error {
 	t.Helper()
@@ -53,9 +54,11 @@ func (c *Cluster) wantedNow(t *testing.T, name volumeName, podUID string) error 
 	if err != nil {
 		return err
 	}
+	w.here = c.inPods(t.Context())
 	return w.wanted(podUID)
 }
 
+// TestWantedByThePod: which pods want the volume, where nothing is seen to run in a pod.
 func TestWantedByThePod(t *testing.T) {
 	inline := corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: kubetest.DriverName}}
 	for name, tc := range map[string]struct {
@@ -123,6 +126,79 @@ func TestWantedByThePod(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestWantedByWhatRuns: a container that runs shows that its pod has not ended, and a pod that has run and has no
+// process any more may have.
+func TestWantedByWhatRuns(t *testing.T) {
+	own := facts.Container{Workload: facts.Workload{PodUID: "uid-of-app"}, PID: 77}
+	pause := facts.Container{Workload: own.Workload, Pause: true}
+	other := facts.Container{Workload: facts.Workload{PodUID: "uid-of-another"}, PID: 78}
+	otherPause := func(dir string) facts.Container {
+		return facts.Container{Workload: facts.Workload{PodUID: "uid-of-another", Dir: dir}, Pause: true}
+	}
+	waits := func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}
+	}
+	const may, ended = "only a running one shows", "has no process here any more"
+	for name, tc := range map[string]struct {
+		here   []facts.Container
+		err    error
+		change func(*corev1.Pod)
+		// always and once are why the volume is not wanted by a pod that never ends by itself, and by one that does.
+		always, once string
+	}{
+		"it runs":                         {here: []facts.Container{other, own}},
+		"in a user namespace":             {here: []facts.Container{{Workload: own.Workload, Foreign: true}}},
+		"only its namespaces are kept":    {here: []facts.Container{pause, other}, once: may},
+		"it does not":                     {here: []facts.Container{other}, always: ended, once: may},
+		"not all can be seen":             {here: []facts.Container{other, {}}, once: may},
+		"not all can be seen, but it can": {here: []facts.Container{own, {}}},
+		"no pod can be seen":              {once: may},
+		"no pod of the API can be seen":   {here: []facts.Container{{Workload: facts.Workload{PodUID: "uid-of-the-node"}}}, once: may},
+		"nothing can be seen":             {err: errors.New("no procfs"), once: may},
+		"it has a kernel of its own":      {here: []facts.Container{other}, change: func(p *corev1.Pod) { p.Spec.RuntimeClassName = new("kata") }, once: may},
+		"it shares the node's processes":  {here: []facts.Container{own}, change: func(p *corev1.Pod) { p.Spec.HostPID = true }, once: may},
+		"it never ran":                    {here: []facts.Container{otherPause("x/y")}, change: func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }},
+		"it waits, and runs here":         {here: []facts.Container{own}, change: waits, once: may},
+		"it waits, with its namespaces":   {here: []facts.Container{pause}, change: waits, once: may},
+		"it waits, without":               {here: []facts.Container{otherPause("x/y")}, change: waits, always: ended, once: may},
+		"it waits, in CRI-O":              {here: []facts.Container{otherPause("x/crio-y.scope"), other}, change: waits, once: may},
+		"it runs, and is terminating":     {here: []facts.Container{own}, change: func(p *corev1.Pod) { kubetest.Terminate(p) }, always: "is terminating", once: "is terminating"},
+	} {
+		for policy, want := range map[corev1.RestartPolicy]string{corev1.RestartPolicyAlways: tc.always, corev1.RestartPolicyOnFailure: tc.once} {
+			t.Run(fmt.Sprintf("%s, %s", name, policy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					api, s := kubetest.NewAPI(), newScene()
+					kubetest.RunOnce(s.pod)
+					s.pod.Spec.RestartPolicy = policy
+					if tc.change != nil {
+						tc.change(s.pod)
+					}
+					if policy == corev1.RestartPolicyOnFailure && !hasRun(s.pod) {
+						want = ""
+					}
+					s.play(api)
+					another := kubetest.Pod("another", s.claim)
+					another.Spec.Volumes = nil
+					api.Put(another)
+					c, end := following(t, api)
+					defer end()
+					host := &thisHost{t: t, here: tc.here, err: tc.err}
+					c.with(host)
+					for _, uid := range []string{"uid-of-app", ""} {
+						expect(t, "of pod "+uid, c.wantedNow(t, s.name, uid), want)
+					}
+					// What is to be judged is only reported: the API's word is enough where it is clear.
+					d, _ := host.at(podMountPoint, false)
+					wants, err := c.Wants(t.Context(), d.Case, d.Case.MountPoints[0])
+					if wants != (want == "" || want == ended) || (err != nil) != (want == may) {
+						t.Errorf("Wants: %t, %v", wants, err)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -139,7 +139,7 @@ func (o *observation) oldDevices(ctx context.Context) error {
 		if !block || p.Want == nil || p.Want.Dev.Zero() || !o.c.RecordOfThisBoot() || p.Want.Dev == p.Dev() {
 			continue
 		}
-		running, err := o.node.Running(ctx, []string{p.PodUID})
+		running, err := o.node.InPods(ctx)
 		if err != nil {
 			return healer.Failed("look for the containers that have the volume", err)
 		}
@@ -148,7 +148,7 @@ func (o *observation) oldDevices(ctx context.Context) error {
 			until = f.Since
 		}
 		for _, r := range running {
-			if r.Started <= until {
+			if may := r.PodUID == p.PodUID && !r.Pause || r.PodUID == ""; may && r.Started <= until {
 				o.c.OnOldDevice = append(o.c.OnOldDevice, healer.StartedBefore{MountPoint: p.Path, Container: r, Was: p.Want.Dev, Now: p.Dev()})
 			}
 		}

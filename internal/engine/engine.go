@@ -39,8 +39,8 @@ type Node interface {
 	// ProbeInContainers probes them through the containers' own paths.
 	InContainers(ctx context.Context, pods []string, q facts.Filter, before bool) (node.Containers, error)
 	ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error)
-	// Running returns the running containers of pods.
-	Running(ctx context.Context, pods []string) ([]facts.Container, error)
+	// InPods returns what runs in pods.
+	InPods(ctx context.Context) ([]facts.Container, error)
 	Kubelet() layout.Kubelet
 	RealPath(path string) string
 	BootID() string

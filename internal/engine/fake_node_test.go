@@ -238,16 +238,11 @@ func (w *fakeNode) InContainers(_ context.Context, pods []string, q facts.Filter
 	return found, w.walkErr
 }
 
-func (w *fakeNode) Running(_ context.Context, pods []string) (found []facts.Container, err error) {
+func (w *fakeNode) InPods(context.Context) ([]facts.Container, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.walks = append(w.walks, pods)
-	for _, r := range w.running {
-		if slices.Contains(pods, r.PodUID) {
-			found = append(found, r)
-		}
-	}
-	return found, w.walkErr
+	w.walks = append(w.walks, nil)
+	return w.running, w.walkErr
 }
 
 func (w *fakeNode) ProbeInContainers(_ context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error) {

@@ -134,22 +134,15 @@ func (n *Node) mountsOf(ctx context.Context, of []facts.Container, q facts.Filte
 	return found, err
 }
 
-// Running returns the running containers of pods, but for those that only keep a pod's namespaces. If
-// not all processes could be read, a container without a name is among them.
-func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Container, err error) {
+// InPods returns what runs in pods, and what only keeps a pod's namespaces. If not all processes could be read,
+// a container without a name is among them.
+func (n *Node) InPods(ctx context.Context) ([]facts.Container, error) {
 	walk, err := n.processes(ctx, containerWalk)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range walk.Containers {
-		if slices.Contains(pods, c.PodUID) && !c.Pause {
-			found = append(found, c)
-		}
-	}
+	found := slices.DeleteFunc(slices.Clone(walk.Containers), func(c facts.Container) bool { return c.PodUID == "" })
 	if walk.Cut {
 		found = append(found, facts.Container{})
 	}
-	return found, nil
+	return found, err
 }
 
 // ProbeInContainers probes mounts in containers. What ends is a superblock, with all of its mounts: an

@@ -222,6 +222,21 @@ func TestHolder(t *testing.T) {
 	}
 }
 
+func TestInPods(t *testing.T) {
+	n, _ := newNode(t)
+	own := facts.Container{Workload: facts.Workload{PodUID: podUID}, Foreign: true}
+	pause := facts.Container{Workload: facts.Workload{PodUID: "another"}, PID: 1, Pause: true}
+	service := facts.Container{Workload: facts.Workload{Dir: "/system.slice/x.service"}, PID: 3}
+	for cut, want := range map[bool][]facts.Container{false: {own, pause}, true: {own, pause, {}}} {
+		n.walks.walk = func(context.Context, storage) (ops.ProcessesAnswer, error) {
+			return ops.ProcessesAnswer{Containers: []facts.Container{own, service, pause}, Cut: cut}, nil
+		}
+		if got, err := n.InPods(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("cut short: %t: %+v, %v", cut, got, err)
+		}
+	}
+}
+
 func TestHolderOfNothing(t *testing.T) {
 	n := &Node{}
 	for _, pod := range []string{"", podUID} {

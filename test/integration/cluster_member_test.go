@@ -78,9 +78,17 @@ func (m *member) claimed(volume *harness.Volume, change ...func(*cluster.Volume)
 		c(&v.object)
 	}
 	v.pv, v.claim = m.api.Bind(t, v.object)
-	v.pod = cluster.Create(t, m.api, cluster.Pod(m.namespace, "app-"+v.ID, thisNode, v.object.Claim))
+	v.pod = cluster.Create(t, m.api, m.unstarted("app-"+v.ID, v.object.Claim))
 	v.Publish(string(v.pod.UID))
 	return v
+}
+
+// unstarted is a pod of this node of whose containers the API says nothing. None of them runs here, and a pod that
+// has run looks evicted without one.
+func (m *member) unstarted(name, claim string) *corev1.Pod {
+	pod := cluster.Pod(m.namespace, name, thisNode, claim)
+	pod.Status.ContainerStatuses = nil
+	return pod
 }
 
 // MountPoint is where the volume is published for its pod.

@@ -103,7 +103,7 @@ func TestModeOfTwoPods(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	v := m.ruled("shared")
-	other := cluster.Create(t, m.api, cluster.Pod(m.namespace, "other", thisNode, v.object.Claim))
+	other := cluster.Create(t, m.api, m.unstarted("other", v.object.Claim))
 	mountPoint := v.MountPointOf(string(other.UID))
 	v.Publish(string(other.UID))
 	v.Heals()

@@ -57,7 +57,7 @@ func TestLostMountPointIsSeenFromEveryPath(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	v := m.newClaimed("ext4", "two", func(c *cluster.Volume) { c.Access = corev1.ReadWriteMany })
-	second := cluster.Create(t, m.api, cluster.Pod(m.namespace, "second", thisNode, v.object.Claim))
+	second := cluster.Create(t, m.api, m.unstarted("second", v.object.Claim))
 	v.Publish(string(second.UID))
 	m.Expect("healthy", v.Request())
 	harness.Run(t, "umount", v.MountPointOf(string(second.UID)))

@@ -132,6 +132,25 @@ func TestRestageIsWanted(t *testing.T) {
 	cluster.Create(t, m.api, attachment)
 	v.heals()
 
+	// Its pod's only process ends while the driver stages, which the API does not show, and the driver mounts
+	// nothing: the path is not left bare.
+	m.runsAnother()
+	app := m.StartContainer(harness.ContainerSpec{Pod: string(v.pod.UID)})
+	cluster.Change(t, m.api, v.pod, saidToRun)
+	d.KillDaemon(v.Volume)
+	d.Behave(csidriver.Mode{Waits: true, Stage: csidriver.NeverBare})
+	harness.Must(t, d.Forget(v.ID))
+	late := m.BeginUntil(v.Request(), "the driver is called", func() bool { _, err := d.LastStage(v.ID); return err == nil })
+	app.Kill()
+	d.Behave(csidriver.Mode{Stage: csidriver.NeverBare})
+	if said := late.Answer().GetMessage(); !saysAll(said, "abnormal:", "has no process here any more") || strings.Contains(said, "StagedWithoutPod") {
+		t.Errorf("it says %q", said)
+	}
+	disconnected(t, v.Staging)
+	d.Behave(csidriver.Mode{})
+	cluster.Change(t, m.api, v.pod, func(p *corev1.Pod) { p.Status.ContainerStatuses = nil })
+	v.heals()
+
 	// The pod goes while the driver stages: nothing is published.
 	d.KillDaemon(v.Volume)
 	d.Behave(csidriver.Mode{Waits: true})

@@ -239,8 +239,8 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	defer cancel()
 	s.bare = true // the driver may have taken the dead mount off, too
 	unwanted := s.wanted(ctx)
-	// An API that does not answer, a mode that was changed meanwhile and a drain say nothing of
-	// whether a pod wants the volume. The path was not bare before: it gets back what is dead, which
+	// An API that does not answer or may be late, a mode that was changed meanwhile and a drain say
+	// nothing of whether a pod wants the volume. The path was not bare before: it gets back what is dead, which
 	// kubelet unstages as well, and no pod the directory beneath.
 	silent := unwanted != nil && !slices.Contains([]healer.Rule{healer.RuleWanted, healer.RuleOther}, healer.RuleOf(unwanted))
 	before, mounted := s.staged.Top()
