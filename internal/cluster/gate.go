@@ -165,7 +165,7 @@ func (p *permit) ask(ctx context.Context) error {
 // wanted goes by a running container that has the volume, else by the pod, and for a
 // mount point that belongs to no pod by any pod that wants the volume. An API that does
 // not answer allows nothing. A step that has a volume staged anew takes the API's word: a
-// running container shows at most that a pod has not ended which may.
+// running container, of whichever pod, speaks at most for pods that may have ended.
 func (p *permit) wanted(w *view, held bool) error {
 	mountPoint, restage := p.step.MountPoint, p.step.Cost == healer.Restage
 	switch {

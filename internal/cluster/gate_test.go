@@ -251,7 +251,7 @@ func stepForAContainer(t *testing.T, path string) {
 
 // TestStepOfAPodThatEnds: that a pod has ended is also seen in the middle of a step.
 func TestStepOfAPodThatEnds(t *testing.T) {
-	for policy, want := range map[corev1.RestartPolicy]string{corev1.RestartPolicyAlways: "no process here", corev1.RestartPolicyNever: "only a running one"} {
+	for policy, want := range map[corev1.RestartPolicy]string{corev1.RestartPolicyAlways: "no process here", corev1.RestartPolicyNever: "only a running container"} {
 		for _, path := range []string{podMountPoint, stagedMountPoint} {
 			t.Run(fmt.Sprintf("%s, %s", policy, filepath.Base(path)), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

@@ -116,7 +116,7 @@ func (w *view) wantedBy(p *corev1.Pod) error {
 	return nil
 }
 
-var errMayHaveEnded = errors.New("so only a running one shows that it has not ended")
+var errMayHaveEnded = errors.New("so only a running container shows that it has not ended")
 
 // lists returns whether a volume of a pod is the view's.
 func (w *view) lists(p *corev1.Pod, v *corev1.Volume) bool {

@@ -71,7 +71,7 @@ func TestWantedByThePod(t *testing.T) {
 		"it has succeeded":                {func(s *scene) { s.pod.Status.Phase = corev1.PodSucceeded }, "has ended"},
 		"it has failed":                   {func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }, "has ended"},
 		"it is pending":                   {func(s *scene) { s.pod.Status.Phase = corev1.PodPending }, ""},
-		"it may end, and runs":            {func(s *scene) { kubetest.RunOnce(s.pod) }, "only a running one shows"},
+		"it may end, and runs":            {func(s *scene) { kubetest.RunOnce(s.pod) }, "only a running container shows"},
 		"it may end, and has not begun":   {func(s *scene) { s.pod.Spec.RestartPolicy = corev1.RestartPolicyNever }, ""},
 		"it runs, and never ends":         {func(s *scene) { kubetest.RunOnce(s.pod); s.pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }, ""},
 		"on another node":                 {func(s *scene) { s.pod.Spec.NodeName = "node-2" }, "not here"},
@@ -102,16 +102,16 @@ func TestWantedByThePod(t *testing.T) {
 			s.pod.Spec.Volumes[0].VolumeSource = inline
 			s.name = volumeName{driver: "x", handle: kubetest.Handle, directory: "data"}
 		}, "does not list"},
-		"it has a deadline, and has not run": {func(s *scene) { s.pod.Spec.ActiveDeadlineSeconds = new(int64(60)) }, "only a running one shows"},
+		"it has a deadline, and has not run": {func(s *scene) { s.pod.Spec.ActiveDeadlineSeconds = new(int64(60)) }, "only a running container shows"},
 		"it has a deadline, and runs": {func(s *scene) {
 			kubetest.RunOnce(s.pod)
 			s.pod.Spec.RestartPolicy, s.pod.Spec.ActiveDeadlineSeconds = corev1.RestartPolicyAlways, new(int64(60))
-		}, "only a running one shows"},
+		}, "only a running container shows"},
 		"a container of it may end, and runs": {func(s *scene) {
 			kubetest.RunOnce(s.pod)
 			s.pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 			s.pod.Spec.Containers = []corev1.Container{{Name: "app", RestartPolicy: new(corev1.ContainerRestartPolicyNever)}}
-		}, "only a running one shows"},
+		}, "only a running container shows"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestWantedByWhatRuns(t *testing.T) {
 	waits := func(p *corev1.Pod) {
 		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}
 	}
-	const may, ended = "only a running one shows", "has no process here any more"
+	const may, ended = "only a running container shows", "has no process here any more"
 	for name, tc := range map[string]struct {
 		here   []facts.Container
 		err    error

@@ -25,7 +25,7 @@ const (
 	RuleWanted Rule = "wanted"
 	// RuleWrite: nothing proves that this node may write to the device.
 	RuleWrite Rule = "write"
-	// RuleAPI: the Kubernetes API did not answer, or does not show yet what this node does.
+	// RuleAPI: the Kubernetes API did not answer, or may not show yet that a pod has ended.
 	RuleAPI Rule = "api"
 	// RuleShutdown: the server is about to end.
 	RuleShutdown Rule = "shutdown"

@@ -38,7 +38,7 @@ func TestNotWantedByThePod(t *testing.T) {
 				v.m.Expect("healthy", v.Request())
 				v.Lose()
 			},
-			"only a running one shows that it has not ended",
+			"only a running container shows that it has not ended",
 		},
 		"gone": {
 			func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pod) },
@@ -138,7 +138,7 @@ func TestWantedByWhatRuns(t *testing.T) {
 	v.Lose()
 	c.Kill()
 	before = m.Table()
-	m.Expect("abnormal", v.Request(), "only a running one shows that it has not ended")
+	m.Expect("abnormal", v.Request(), "only a running container shows that it has not ended")
 	m.SameTable(before)
 }
 
