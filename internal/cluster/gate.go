@@ -112,7 +112,8 @@ type permit struct {
 
 // ask asks the API, and returns why the step is not allowed, or the mount point not wanted.
 func (p *permit) ask(ctx context.Context) error {
-	held := p.holder != nil && p.holder.Alive() == nil
+	// A container that runs shows nothing of other pods, for which the volume is staged as well.
+	held := p.step.Cost != healer.Restage && p.holder != nil && p.holder.Alive() == nil
 	var here []facts.Container
 	if !held { // before the API is asked, whose word is then the newer one
 		here = p.cluster.inPods(ctx)
@@ -164,12 +165,11 @@ func (p *permit) ask(ctx context.Context) error {
 
 // wanted goes by a running container that has the volume, else by the pod, and for a
 // mount point that belongs to no pod by any pod that wants the volume. An API that does
-// not answer allows nothing. A step that has a volume staged anew takes the API's word: a
-// running container, of whichever pod, speaks at most for pods that may have ended.
+// not answer allows nothing. A step that has a volume staged anew takes the API's word.
 func (p *permit) wanted(w *view, held bool) error {
 	mountPoint, restage := p.step.MountPoint, p.step.Cost == healer.Restage
 	switch {
-	case held && !restage:
+	case held:
 		return nil
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to stage or publish it")
@@ -178,11 +178,7 @@ func (p *permit) wanted(w *view, held bool) error {
 	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	err := w.wanted(mountPoint.PodUID)
-	if held && errors.Is(err, errMayHaveEnded) {
-		return nil
-	}
-	return err
+	return w.wanted(mountPoint.PodUID)
 }
 
 // Revalidate implements healer.Permit. It is asked while the mount is in place but

@@ -299,6 +299,32 @@ func TestStepOfAPodThatEnds(t *testing.T) {
 	}
 }
 
+// TestRestageBesideAContainer: a container that has the volume shows that its mount point is wanted, and not that
+// another pod wants the volume staged anew.
+func TestRestageBesideAContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		kubetest.Terminate(disk.pod)
+		job := kubetest.Pod("job", disk.claim)
+		kubetest.RunOnce(job)
+		api.Put(disk.pod, job)
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t, runs: os.Getpid(), here: []facts.Container{{Workload: facts.Workload{PodUID: "uid-of-app"}}}}
+		d, step := node.at(stagedMountPoint, false)
+		step.Cost = healer.Restage
+		_, err := c.with(node).Enter(t.Context(), d, step)
+		expect(t, "the job has ended", err, "only a running container")
+		node.here = append(node.here, facts.Container{Workload: facts.Workload{PodUID: "uid-of-job"}})
+		p, err := c.with(node).Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatalf("the job runs: %v", err)
+		}
+		p.Leave(nil)
+	})
+}
+
 func TestStepAtOtherMountPoints(t *testing.T) {
 	for name, tc := range map[string]struct {
 		path  string
