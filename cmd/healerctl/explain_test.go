@@ -48,7 +48,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	known := names(entries(docs.Conditions))
 	others := []healer.Reason{
 		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.PermissionMissing),
-		healer.Reason(healer.TerminalError), healer.Reason(healer.DryRun),
+		healer.Reason(healer.TerminalError),
 	}
 	for _, r := range bucket.Rows() {
 		others = append(others, healer.Reason(r.Condition.Reason))

@@ -21,8 +21,6 @@ const (
 	reasonRefused  = "VolumeHealRefused"
 	// reasonHealthy is for a volume that recovered without a heal.
 	reasonHealthy = "VolumeHealthy"
-	// reasonDryRun is for a heal that --dry-run kept from happening.
-	reasonDryRun = "VolumeHealDryRun"
 )
 
 // maxTextBytes bounds an event's message, as the API does.
@@ -162,18 +160,6 @@ func leftAlone(r healer.Report, words func(healer.Report) string) (m message, wh
 		end := ". Not tried again: " + because + ". " + triedAgain
 		said := printable.Line(words(r), maxTextBytes-len(end))
 		return message{reason: string(r.Left.Reason), severity: corev1.EventTypeWarning, text: said + end}, r.Left.String() + digits.ReplaceAllString(detail, "0")
-	case healer.DryRun:
-		var offers []string // by names that are the same in the next check
-		for _, s := range r.After.Offers() {
-			at, _ := mountPointName(r.After.Case, s.MountPoint.Path)
-			if at == s.MountPoint.Path {
-				at = "at " + healer.QuoteName(at)
-			}
-			offers = append(offers, s.Name+" "+at)
-		}
-		slices.Sort(offers)
-		why = line("dry run: would try " + strings.Join(slices.Compact(offers), ", ") + ", unless the policy refuses it. Nothing was changed")
-		return message{reason: reasonDryRun, severity: corev1.EventTypeNormal, text: why}, why
 	}
 	return message{}, ""
 }

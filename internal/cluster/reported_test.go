@@ -29,7 +29,6 @@ func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
 	for reason, severity := range map[healer.LeftReason]string{
 		healer.PermissionMissing: corev1.EventTypeWarning,
 		healer.TerminalError:     corev1.EventTypeWarning,
-		healer.DryRun:            corev1.EventTypeNormal,
 	} {
 		r := left(reason, "another try cannot help")
 		r.Left.Detail = "who needs which right " + strings.Repeat("é", 2000)
@@ -39,10 +38,10 @@ func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
 		if m.severity != severity || len(m.text) > maxTextBytes {
 			t.Errorf("%s: %d bytes: %+v", reason, len(m.text), m)
 		}
-		if reason != healer.DryRun && !strings.HasSuffix(m.text, triedAgain) {
+		if !strings.HasSuffix(m.text, triedAgain) {
 			t.Errorf("it does not say what it takes: %s", m.text)
 		}
-		if reason != healer.DryRun && !strings.Contains(m.text, "who needs which right") {
+		if !strings.Contains(m.text, "who needs which right") {
 			t.Errorf("it does not say what failed: %s", m.text)
 		}
 	}

@@ -281,21 +281,6 @@ var eventCases = map[string]struct {
 			"PermissionMissing x1: text 1. Not tried again: a permission is missing: replace at /p: not permitted. Fix: this. Check: that. " + triedAgain,
 		},
 	},
-	"a dry run, however often": {
-		reports: []healer.Report{checked(left(healer.DryRun, "nothing is changed")), checked(abnormal(healer.Disconnected)), checked(left(healer.DryRun, "nothing is changed"))},
-		want: []string{
-			"VolumeAbnormal x1: text 0",
-			"VolumeHealDryRun x1: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
-		},
-	},
-	"a dry run, and well again": {
-		reports: []healer.Report{checked(left(healer.DryRun, "nothing is changed")), healthy(), checked(left(healer.DryRun, "nothing is changed"))},
-		want: []string{
-			"VolumeAbnormal x1: text 0",
-			"VolumeHealDryRun x2: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
-			"VolumeHealthy x1: text 1", "VolumeAbnormal x1: text 2",
-		},
-	},
 	"refused once more": {
 		reports: []healer.Report{refusedFor("drained"), healthy(), refusedFor("drained")},
 		want: []string{

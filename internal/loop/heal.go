@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -88,7 +87,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if v.isSick() && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, restages) {
 		v.due = earlier(v.due, now.Add(waitGap))
 	}
-	if now := v.sick.left; now != was.left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
+	if now := v.sick.left; now != was.left && now != (healer.LeftAlone{}) {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"because", now.String(), keyError, oneLine(now.Detail), keyFound, oneLine(v.sick.found))
 	}
@@ -172,9 +171,5 @@ func (l *Loop) planHeal(v *volume) {
 	case !v.sick.confirmed() && v.sick.firstSeen.IsZero(): // the next check begins a row
 	case !v.sick.confirmed():
 		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
-	case l.cfg.DryRun:
-		v.sick.left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
-		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
-			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
 	}
 }

@@ -406,30 +406,6 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A dry run heals nothing, whatever changes meanwhile.
-func TestDryRun(t *testing.T) {
-	n := acting(1)
-	n.dryRun = true
-	run(t, n, func() {
-		time.Sleep(2 * time.Minute)
-		start := time.Now()
-		for range 5 {
-			n.breaks("v0", fault{reason: healer.Disconnected})
-			time.Sleep(2 * time.Minute)
-			n.do(func() { n.action = Observe })
-			time.Sleep(time.Minute)
-			n.do(func() { n.action = Heal })
-		}
-		time.Sleep(10 * time.Minute)
-		if got := n.healsOf("v0", start); got != nil {
-			t.Errorf("healed at %v", got)
-		}
-		if got := n.left(); !slices.Equal(got, []string{"DryRun: nothing is changed"}) {
-			t.Errorf("published that volumes are left alone because %q", got)
-		}
-	})
-}
-
 // What keeps a step from succeeding for good is published with its error, until the volume
 // is well.
 func TestWhatFailedIsPublished(t *testing.T) {

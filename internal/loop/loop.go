@@ -81,7 +81,7 @@ type Config struct {
 	// Recovered gets how long a volume was abnormal that is healthy again, and whether a
 	// heal of the loop's did that; nil: not needed.
 	Recovered func(after time.Duration, healed bool)
-	// DryRun has the loop say what it would heal, and do nothing.
+	// DryRun: the engine changes nothing, so no report says that a heal follows.
 	DryRun bool
 }
 

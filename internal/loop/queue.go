@@ -40,7 +40,7 @@ type healing struct {
 func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
 	ask = now.Add(actionGap)
-	if h.action != Heal || l.cfg.DryRun {
+	if h.action != Heal {
 		return nil, ask
 	}
 	for _, v := range sick {

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 const namespace = "node_healer"
@@ -56,8 +55,6 @@ var (
 // Config is what Metrics are made of.
 type Config struct {
 	Version string
-	// Reasons are all that a condition may have; others are counted as "other".
-	Reasons []healer.Reason
 	// Workers returns the state of the worker processes.
 	Workers func() worker.Stats
 }
@@ -66,9 +63,9 @@ type Config struct {
 type Metrics struct {
 	cfg      Config
 	registry *prometheus.Registry
-	// drivers are those of the cluster, vendors the names of providers and steps, which a
-	// vendor's providers may choose anew for each volume.
-	drivers, vendors names
+	// drivers are those of the cluster; vendors are the names of providers and steps, and reasons those of
+	// conditions, which a vendor's providers may choose anew for each volume.
+	drivers, vendors, reasons names
 
 	checks, heals             *prometheus.CounterVec
 	checkSeconds, healSeconds *prometheus.HistogramVec
@@ -85,7 +82,7 @@ func New(cfg Config) (*Metrics, error) {
 	if cfg.Workers == nil {
 		return nil, errors.New("metrics: workers are required")
 	}
-	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: names{kept: map[string]bool{}}, vendors: names{kept: map[string]bool{}}}
+	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: newNames(), vendors: newNames(), reasons: newNames()}
 	m.define(promauto.With(m.registry))
 	return m, errors.Join(
 		m.registry.Register(collectors.NewGoCollector()),

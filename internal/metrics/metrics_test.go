@@ -36,7 +36,7 @@ func (e fakeEngine) Heal(context.Context, healer.Volume) (healer.Report, error) 
 func newMetrics(t *testing.T) *Metrics {
 	t.Helper()
 	m, err := New(Config{
-		Version: "v1", Reasons: healer.Reasons(),
+		Version: "v1",
 		Workers: func() worker.Stats { return worker.Stats{Living: 3, Idle: 2, Abandoned: 1} },
 	})
 	if err != nil {
@@ -155,7 +155,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	_, text := get(t, m, Serving{}, "/metrics")
 	for _, line := range []string{
-		`node_healer_volumes{condition="Healthy",driver="driver-0",status="Healthy"} 1`, `node_healer_volumes{condition="other",driver="driver-0",status="Unknown"} 1`,
+		`node_healer_volumes{condition="Healthy",driver="driver-0",status="Healthy"} 1`, `node_healer_volumes{condition="other",driver="other",status="Unknown"} 936`,
 		`node_healer_volumes{condition="Healthy",driver="other",status="Healthy"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`,
 		`node_healer_loop_last_search_timestamp_seconds 900`, `node_healer_loop_checked_all 1`,
 	} {

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +14,7 @@ import (
 const (
 	// maxNames bounds the values of a label that comes from the cluster or a vendor.
 	maxNames = 64
-	// other stands for values beyond that, and for reasons that are not known.
+	// other stands for values beyond that.
 	other = "other"
 	// healthy is the status and the condition of a volume with which nothing is wrong.
 	healthy = "Healthy"
@@ -26,6 +25,8 @@ type names struct {
 	mu   sync.Mutex
 	kept map[string]bool
 }
+
+func newNames() names { return names{kept: map[string]bool{}} }
 
 // bounded returns a name, or other once there are too many. Prometheus's package panics on what
 // is no UTF-8, which would end the server where the loop checks.
@@ -87,9 +88,9 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 			counts[series{driver, healthy, healthy}]++
 		}
 		for _, e := range v.Health {
-			counts[series{driver, w.m.knownReason(e.Reason), knownStatus(e.Status)}]++
+			counts[series{driver, w.m.reasons.bounded(string(e.Reason)), knownStatus(e.Status)}]++
 		}
-		if v.Left != (healer.LeftAlone{}) && v.Left.Reason != healer.DryRun {
+		if v.Left != (healer.LeftAlone{}) {
 			left[driver]++
 		}
 	}
@@ -105,13 +106,6 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	}
 	to <- prometheus.MustNewConstMetric(w.all, prometheus.GaugeValue, all)
 	to <- prometheus.MustNewConstMetric(w.searched, prometheus.GaugeValue, float64(now.Searched.UnixNano())/float64(time.Second))
-}
-
-func (m *Metrics) knownReason(r healer.Reason) string {
-	if r == healer.ProviderFailed || r == healer.ReasonUnjudged || r == healer.CheckUnanswered || slices.Contains(m.cfg.Reasons, r) {
-		return string(r)
-	}
-	return other
 }
 
 func knownStatus(s healer.Status) string {

@@ -32,11 +32,7 @@ func run(ctx context.Context, cfg config) (err error) {
 			klog.InfoS("Stopped")
 		}
 	}()
-	reasons := healer.Reasons()
-	for _, c := range parts.Explained() {
-		reasons = append(reasons, c.Reason)
-	}
-	counts, err := metrics.New(metrics.Config{Version: cfg.Version, Reasons: reasons, Workers: parts.Workers.Stats})
+	counts, err := metrics.New(metrics.Config{Version: cfg.Version, Workers: parts.Workers.Stats})
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,6 @@ const (
 	PermissionMissing LeftReason = "PermissionMissing"
 	// TerminalError: a step failed for a cause that only a person can end.
 	TerminalError LeftReason = "TerminalError"
-	// DryRun: the loop would heal, and was told to change nothing.
-	DryRun LeftReason = "DryRun"
 )
 
 // LeftAlone says why the node's own loop tries no more heals of a sick volume until

@@ -24,7 +24,7 @@ import (
 // There is one, because client-go takes only the first that counts its requests.
 var node = sync.OnceValue(func() http.Handler {
 	m, err := metrics.New(metrics.Config{
-		Version: "v1.2.3", Reasons: healer.Reasons(),
+		Version: "v1.2.3",
 		Workers: func() worker.Stats { return worker.Stats{Living: 2, Idle: 2, Started: 7} },
 	})
 	if err == nil {
