@@ -96,12 +96,12 @@ func TestEvents(t *testing.T) {
 		t.Errorf("kubectl describes %s", described)
 	}
 
-	// The loop says what it would heal.
+	// The loop says what a dry run refuses.
 	m.Stop()
 	m.Args = append(m.Args, "--loop=heal", "--dry-run", "--check-interval=10s")
 	m.Start()
 	v.Lose()
-	v.isTold(healed, abnormal, refused, "Normal VolumeHealthy 1", abnormal, "Normal VolumeHealDryRun 1")
+	v.isTold(healed, abnormal, refused, "Normal VolumeHealthy 1", abnormal, refused)
 }
 
 func setMode(o metav1.Object, mode string) {
