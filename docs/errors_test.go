@@ -94,15 +94,15 @@ func ownTable() string {
 }
 
 func errnoTable() string {
-	table := "| errno | operation | filesystem | tier | type |\n|---|---|---|---|---|\n"
+	table := "| errno | tier | type |\n|---|---|---|\n"
 	var rows [][2]string
 	for _, r := range healer.ErrnoRows() {
 		for _, errno := range r.Errnos {
-			rows = append(rows, [2]string{unix.ErrnoName(errno), fmt.Sprintf("%s | %s | %s | %s", cmp.Or(r.Op, "any"), cmp.Or(r.FSType, "any"), r.Class.Tier, r.Class.Type)})
+			rows = append(rows, [2]string{unix.ErrnoName(errno), fmt.Sprintf("%s | %s", r.Class.Tier, r.Class.Type)})
 		}
 	}
-	other := healer.Classify("", "", unix.EXDEV)
-	return table + joined(append(rows, [2]string{"any other", fmt.Sprintf("any | any | %s | %s", other.Tier, other.Type)}))
+	other := healer.Classify(unix.EXDEV)
+	return table + joined(append(rows, [2]string{"any other", fmt.Sprintf("%s | %s", other.Tier, other.Type)}))
 }
 
 // joined writes rows of a first cell and the rest; neighbours with the same rest are one.

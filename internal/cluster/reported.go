@@ -108,7 +108,7 @@ func failuresOf(r healer.Report) map[string]string {
 	failures := map[string]string{}
 	for _, o := range r.Steps {
 		if o.Err != nil {
-			failures[o.Step+" "+string(healer.Classify(o.Step, "", o.Err).Type)] = "failed"
+			failures[o.Step+" "+string(healer.Classify(o.Err).Type)] = "failed"
 		}
 	}
 	return failures

@@ -81,15 +81,15 @@ func TestStagedBlockVolumeIsFound(t *testing.T) {
 func TestBlockVolumeForReadersIsRecorded(t *testing.T) {
 	for name, said := range map[string]*healer.Capability{"the loop": nil, "a caller": {Access: healer.AccessBlock, ReadOnly: true}} {
 		b := newBlockBench(t)
-		a := b.answers[facts.Dev{Minor: 5}]
-		a.Device.ReadOnly = true
-		b.answers[facts.Dev{Minor: 5}] = a
+		d := b.devices[disk]
+		d.ReadOnly = true
+		b.devices[disk] = d
 		b.heal(healer.Volume{ID: volID, Path: blockMountPoint, Capability: said})
 		if r := b.notes.records[volumeKey(driver, volID)]; len(r.MountPoints) != 1 || !r.MountPoints[0].ReadOnlySuper {
 			t.Errorf("%s: %+v", name, r)
 		}
-		a.Device.ReadOnly = false
-		b.answers[facts.Dev{Minor: 5}] = a
+		d.ReadOnly = false
+		b.devices[disk] = d
 		b.heal(healer.Volume{ID: volID, Path: blockMountPoint})
 		if r := b.notes.records[volumeKey(driver, volID)]; r.MountPoints[0].ReadOnlySuper {
 			t.Errorf("%s: unprotected since: %+v", name, r)
@@ -108,10 +108,9 @@ func TestBlockVolumeProtectedForTheNextPod(t *testing.T) {
 		b.files[next] = b.files[blockMountPoint]
 		b.unmount(blockMountPoint)
 		delete(b.files, blockMountPoint)
-		a, d := b.answers[facts.Dev{Minor: 5}], b.devices[disk]
-		a.Device.ReadOnly = true
-		d.DiskSeq += attached
-		b.answers[facts.Dev{Minor: 5}], b.devices[disk] = a, d
+		d := b.devices[disk]
+		d.ReadOnly, d.DiskSeq = true, d.DiskSeq+attached
+		b.devices[disk] = d
 		b.fall(next, healer.ReadOnlyFilesystem)
 		b.heal(healer.Volume{ID: volID, Path: next})
 		r := b.record()

@@ -251,7 +251,7 @@ func TestNothingRunsWithoutAnAuditLine(t *testing.T) {
 	if ran || r.Verdict() != healer.Abnormal || len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, b.notes.broken) {
 		t.Errorf("ran: %v, %+v", ran, r.Steps)
 	}
-	if c := healer.Classify("rebind", "", r.Steps[0].Err); c.Tier == api.Terminal {
+	if c := healer.Classify(r.Steps[0].Err); c.Tier == api.Terminal {
 		t.Errorf("it counts as %s, and nobody would try again once the log can be written", c)
 	}
 	if len(b.notes.left) != b.notes.entered {

@@ -84,7 +84,7 @@ func TestExplainPermission(t *testing.T) {
 			if at := strings.Index(text, ". Check on the node"); at < 0 || at > 240 {
 				t.Errorf("what to do ends at byte %d of %q", at, text)
 			}
-			if !errors.Is(err, tc.err) || healer.Classify("rebind", "", err) != (api.Class{Tier: api.Terminal, Type: api.TypePermission}) {
+			if !errors.Is(err, tc.err) || healer.Classify(err) != (api.Class{Tier: api.Terminal, Type: api.TypePermission}) {
 				t.Errorf("the original is out of reach of %v", err)
 			}
 		})

@@ -40,7 +40,7 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 			admitted[i].permit.Leave(o.Err)
 			outcomes[i].Elapsed = time.Since(start)
 			if entries[i].Outcome = "done"; o.Err != nil {
-				class := healer.Classify(o.Step, "", o.Err)
+				class := healer.Classify(o.Err)
 				entries[i].Outcome = class.String() + ": " + o.Err.Error()
 				entries[i].Tier, entries[i].ErrorType = class.Tier, class.Type
 			}

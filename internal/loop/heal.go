@@ -134,7 +134,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	v.untold = inputsChanged(r.report.Before) && inputsChanged(r.report.After)
 	switch {
 	case r.err != nil:
-		class = healer.Classify("", "", r.err)
+		class = healer.Classify(r.err)
 	case !v.isSick(), v.sick.found != r.found && len(v.sick.steps) == 0 && r.report.Helped(): // what is left is no matter of a step
 		v.helped++
 		v.failures, v.notBefore = 0, now.Add(retry.Transient.AfterWithJitter(v.helped))

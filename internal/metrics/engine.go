@@ -59,13 +59,13 @@ func outcomeOf(r healer.Report, err error) string {
 // report counts what an answer holds.
 func (m *Metrics) report(operation string, r healer.Report, err error) {
 	if err != nil {
-		m.errors.WithLabelValues(operation, healer.KindOf(err).String(), string(healer.Classify("", "", err).Type)).Inc()
+		m.errors.WithLabelValues(operation, healer.KindOf(err).String(), string(healer.Classify(err).Type)).Inc()
 	}
 	driver := m.drivers.bounded(r.Driver)
 	for _, o := range r.Steps {
 		kind := ""
 		if o.Err != nil {
-			kind = string(healer.Classify(o.Step, "", o.Err).Type)
+			kind = string(healer.Classify(o.Err).Type)
 		}
 		m.steps.WithLabelValues(driver, m.vendors.bounded(o.Provider), m.vendors.bounded(o.Step), kind).Inc()
 	}

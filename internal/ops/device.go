@@ -46,7 +46,7 @@ func readBehind(name string, dev facts.Dev) (a facts.OpenedDevice, op string, er
 	return a, op, errno
 }
 
-// readNode describes the device of a node, and reads one block of it. The node is opened
+// readNode reads one block of the device of a node, and says what is wrong with what lies behind it. The node is opened
 // through a descriptor, so that the file that a raw block volume is bound on does not become busy.
 func readNode(node int, dev facts.Dev) (a facts.OpenedDevice, op string, errno syscall.Errno) {
 	fd, err := mount.Open(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", node), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK)
@@ -54,12 +54,6 @@ func readNode(node int, dev facts.Dev) (a facts.OpenedDevice, op string, errno s
 		return a, openDevice, errnoOf(err)
 	}
 	defer unix.Close(fd)
-	// What the kernel has in memory, so that the device is not asked.
-	a.Open = true
-	_ = ioctl(fd, unix.BLKGETSIZE64, unsafe.Pointer(&a.Size))
-	_ = ioctl(fd, unix.BLKGETDISKSEQ, unsafe.Pointer(&a.DiskSeq))
-	readOnly, err := unix.IoctlGetInt(fd, unix.BLKROGET)
-	a.ReadOnly = err == nil && readOnly != 0
 	size := deviceBlock
 	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > 0 {
 		size = max(size, sector)
@@ -67,7 +61,7 @@ func readNode(node int, dev facts.Dev) (a facts.OpenedDevice, op string, errno s
 	pause("probe/read")
 	op, errno = readInto(fd, aligned(size))
 	if errno == 0 {
-		a.Short = shortBy(fd, dev, a.Size)
+		a.Short = shortBy(fd, dev)
 	}
 	return a, op, errno
 }
@@ -106,15 +100,19 @@ func aligned(size int) []byte {
 // loopMajor is the block major of loop devices (Documentation/admin-guide/devices.txt).
 const loopMajor = 7
 
-// shortBy compares a loop device of a size with the file behind it: the kernel does
+// shortBy compares a loop device with the file behind it: the kernel does
 // not notice that the file became shorter until it reads there. Nothing follows from
 // a file that this mount namespace shows under another name or not at all.
-func shortBy(fd int, dev facts.Dev, size uint64) uint64 {
+func shortBy(fd int, dev facts.Dev) uint64 {
 	if dev.Major != loopMajor {
 		return 0
 	}
 	status, err := unix.IoctlLoopGetStatus64(fd)
 	if err != nil {
+		return 0
+	}
+	var size uint64
+	if err := ioctl(fd, unix.BLKGETSIZE64, unsafe.Pointer(&size)); err != nil {
 		return 0
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%s/loop/backing_file", dev))

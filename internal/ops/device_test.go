@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -36,23 +34,8 @@ func told(t *testing.T, q ProbeQuery) facts.OpenedDevice {
 func TestDeviceTells(t *testing.T) {
 	v := newVolume(t, "ext4")
 	q := query(t, v)
-	raw, err := os.ReadFile("/sys/block/" + filepath.Base(v.device) + "/diskseq")
-	must(t, err)
-	seq, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
-	must(t, err)
-	want := facts.OpenedDevice{Open: true, Size: 300 << 20, DiskSeq: seq}
-	if got := told(t, q); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	output(t, "blockdev", "--setro", v.device)
-	got := told(t, q)
-	output(t, "blockdev", "--setrw", v.device) // it would outlive the file
-	if want.ReadOnly = true; got != want {
-		t.Errorf("write-protected: %+v", got)
-	}
-	q.Path, q.Device = v.path, "" // not asked for
 	if got := told(t, q); got != (facts.OpenedDevice{}) {
-		t.Errorf("not asked: %+v", got)
+		t.Errorf("of a device with which nothing is wrong: %+v", got)
 	}
 }
 
@@ -92,7 +75,7 @@ func TestFileBehindADevice(t *testing.T) {
 			v := newVolume(t, "ext4")
 			tc.change(t, v)
 			q := query(t, v)
-			if got := told(t, q); got.Short != tc.want || !got.Open {
+			if got := told(t, q); got.Short != tc.want {
 				t.Errorf("%d bytes too short, want %d", got.Short, tc.want)
 			}
 		})
@@ -110,7 +93,7 @@ func TestFileBehindAPartOfIt(t *testing.T) {
 	for size, want := range map[int64]uint64{3 << 20: 0, 2 << 20: 0, 2<<20 - 512: 512, 1<<20 + 4096: 1<<20 - 4096} {
 		must(t, os.Truncate(file, size))
 		got, op, errno := readBehind(q.Device, q.Superblock)
-		if errno != 0 || got.Size != 1<<20 {
+		if errno != 0 {
 			t.Errorf("%+v, %s: %v", got, op, errno)
 		}
 		if got.Short != want {
@@ -123,7 +106,7 @@ func TestDeviceThatFails(t *testing.T) {
 	v := newVolume(t, "ext4")
 	must(t, os.Truncate(image(v), 0))
 	a := probe(query(t, v))
-	if a.Op != facts.OpReadDevice || a.Errno != unix.EIO || !a.Device.Open || a.Device.Size != 300<<20 {
+	if a.Op != facts.OpReadDevice || a.Errno != unix.EIO {
 		t.Errorf("%+v", a)
 	}
 	if a.Kind != facts.KindDirectory {
@@ -160,7 +143,7 @@ func TestRawBlockVolume(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
 	a := probe(ProbeQuery{Path: mountPoint, Root: true})
 	if a.Errno != 0 || a.Kind != facts.KindBlock || a.Rdev != q.Superblock ||
-		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (facts.Space{}) {
+		a.Space != (facts.Space{}) {
 		t.Errorf("%+v", a)
 	}
 	must(t, os.Truncate(image(v), 4096))

@@ -82,14 +82,6 @@ func (i Identity) OfDisk() Identity {
 
 // OpenedDevice is what an open block device says of itself.
 type OpenedDevice struct {
-	// Open is true when the device could be opened; the rest is empty if not.
-	Open bool
-	// Size is in bytes.
-	Size     uint64
-	ReadOnly bool
-	// DiskSeq is larger for each new disk; 0 where the kernel has none (below
-	// Linux 5.16).
-	DiskSeq uint64
 	// Short is by how many bytes the file behind a loop device is too short for
 	// it.
 	Short uint64

@@ -11,14 +11,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// OpProbe is the operation name of a probe in the table.
-const OpProbe = "probe"
-
-// ErrnoRow is the class of some errnos. An empty operation or filesystem matches all.
+// ErrnoRow is the class of some errnos.
 type ErrnoRow struct {
 	Errnos []syscall.Errno
-	Op     string
-	FSType string
 	Class  api.Class
 }
 
@@ -27,23 +22,18 @@ type ErrnoRow struct {
 func ErrnoRows() []ErrnoRow { return slices.Clone(errnoRows) }
 
 var errnoRows = []ErrnoRow{
-	// A refused probe is the storage's decision; a refused step of ours means that the
-	// healer lacks a privilege.
-	{[]syscall.Errno{syscall.EACCES, syscall.EPERM}, OpProbe, "", api.Class{Tier: api.Retriable, Type: api.TypePermission}},
-	{[]syscall.Errno{syscall.EACCES, syscall.EPERM}, "", "", api.Class{Tier: api.Terminal, Type: api.TypePermission}},
-	// ESTALE on NFS ends when the server exports the directory again.
-	{[]syscall.Errno{syscall.ESTALE}, OpProbe, "nfs", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{[]syscall.Errno{syscall.ESTALE}, OpProbe, "nfs4", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{[]syscall.Errno{syscall.ESTALE, syscall.ENOTCONN, syscall.EIO}, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
+	// A refused step of ours means that the healer lacks a privilege.
+	{[]syscall.Errno{syscall.EACCES, syscall.EPERM}, api.Class{Tier: api.Terminal, Type: api.TypePermission}},
+	{[]syscall.Errno{syscall.ESTALE, syscall.ENOTCONN, syscall.EIO}, api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
 	{[]syscall.Errno{
 		syscall.EBUSY, syscall.EAGAIN, syscall.EINTR, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
-	}, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
-	{[]syscall.Errno{syscall.ETIMEDOUT}, "", "", api.Class{Tier: api.Transient, Type: api.TypeTimeout}},
-	{[]syscall.Errno{syscall.ENOENT}, "", "", api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
-	{[]syscall.Errno{syscall.ELOOP, syscall.EINVAL}, "", "", api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
+	}, api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{[]syscall.Errno{syscall.ETIMEDOUT}, api.Class{Tier: api.Transient, Type: api.TypeTimeout}},
+	{[]syscall.Errno{syscall.ENOENT}, api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
+	{[]syscall.Errno{syscall.ELOOP, syscall.EINVAL}, api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
 	{[]syscall.Errno{
 		syscall.ENOSYS, syscall.EROFS, syscall.EUCLEAN, syscall.ENXIO, syscall.ENODEV,
-	}, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
+	}, api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
 }
 
 // ErrnoName returns the name of the errno behind an error; empty where there is none.
@@ -91,8 +81,8 @@ var ownRows = []OwnRow{
 }
 
 // Classify looks an error up by what it says of itself, by the server's own errors, by its
-// kind, and by errno, operation and filesystem type.
-func Classify(op, fsType string, err error) api.Class {
+// kind, and by errno.
+func Classify(err error) api.Class {
 	var known Classified
 	if errors.As(err, &known) {
 		return known.Class()
@@ -108,7 +98,7 @@ func Classify(op, fsType string, err error) api.Class {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		for _, row := range errnoRows {
-			if slices.Contains(row.Errnos, errno) && (row.Op == "" || row.Op == op) && (row.FSType == "" || row.FSType == fsType) {
+			if slices.Contains(row.Errnos, errno) {
 				return row.Class
 			}
 		}

@@ -13,44 +13,39 @@ import (
 
 func TestClassify(t *testing.T) {
 	for _, tc := range []struct {
-		op, fs string
-		err    error
-		want   string
+		err  error
+		want string
 	}{
-		{op: OpProbe, fs: "nfs4", err: syscall.EACCES, want: "retriable/permission"},
-		{op: "rebind", fs: "nfs4", err: syscall.EACCES, want: "terminal/permission"},
-		{op: OpProbe, err: syscall.EPERM, want: "retriable/permission"},
-		{op: "rebind", err: syscall.EPERM, want: "terminal/permission"},
-		{op: OpProbe, fs: "nfs", err: syscall.ESTALE, want: "transient/execution"},
-		{op: OpProbe, fs: "nfs4", err: syscall.ESTALE, want: "transient/execution"},
-		{op: OpProbe, fs: "fuse.x", err: syscall.ESTALE, want: "retriable/execution"},
-		{op: "rebind", fs: "nfs", err: syscall.ESTALE, want: "retriable/execution"},
-		{op: OpProbe, err: syscall.ENOTCONN, want: "retriable/execution"},
-		{op: "rebind", err: syscall.EBUSY, want: "transient/execution"},
-		{op: "rebind", err: syscall.ENOMEM, want: "transient/execution"},
-		{op: "rebind", err: syscall.EINTR, want: "transient/execution"},
-		{op: "rebind", err: syscall.ETIMEDOUT, want: "transient/timeout"},
-		{op: "rebind", err: syscall.ENOENT, want: "retriable/validation"},
-		{op: "rebind", err: syscall.ELOOP, want: "terminal/validation"},
-		{op: "rebind", err: syscall.EINVAL, want: "terminal/validation"},
-		{op: "rebind", err: syscall.ENOSYS, want: "terminal/execution"},
-		{op: OpProbe, fs: "ext4", err: syscall.EROFS, want: "terminal/execution"},
-		{op: OpProbe, fs: "xfs", err: syscall.EUCLEAN, want: "terminal/execution"},
-		{op: OpProbe, fs: "xfs", err: syscall.EIO, want: "retriable/execution"},
-		{op: OpProbe, err: syscall.ENXIO, want: "terminal/execution"},
+		{err: syscall.EACCES, want: "terminal/permission"},
+		{err: syscall.EPERM, want: "terminal/permission"},
+		{err: syscall.ESTALE, want: "retriable/execution"},
+		{err: syscall.ESTALE, want: "retriable/execution"},
+		{err: syscall.ENOTCONN, want: "retriable/execution"},
+		{err: syscall.EBUSY, want: "transient/execution"},
+		{err: syscall.ENOMEM, want: "transient/execution"},
+		{err: syscall.EINTR, want: "transient/execution"},
+		{err: syscall.ETIMEDOUT, want: "transient/timeout"},
+		{err: syscall.ENOENT, want: "retriable/validation"},
+		{err: syscall.ELOOP, want: "terminal/validation"},
+		{err: syscall.EINVAL, want: "terminal/validation"},
+		{err: syscall.ENOSYS, want: "terminal/execution"},
+		{err: syscall.EROFS, want: "terminal/execution"},
+		{err: syscall.EUCLEAN, want: "terminal/execution"},
+		{err: syscall.EIO, want: "retriable/execution"},
+		{err: syscall.ENXIO, want: "terminal/execution"},
 		{err: syscall.EXDEV, want: "retriable/unknown"},
 		{err: errors.New("plain"), want: "retriable/unknown"},
 		{want: "retriable/unknown"},
 		// A type switch would miss what is wrapped.
-		{op: "rebind", err: fmt.Errorf("a: %w", &os.PathError{Op: "open", Path: "/x", Err: syscall.EBUSY}), want: "transient/execution"},
-		{op: "rebind", err: fmt.Errorf("%w: taking ours off: %w", ErrRefused, syscall.EBUSY), want: "retriable/validation"},
-		{op: "rebind", err: fmt.Errorf("a: %w", worker.ErrTimeout), want: "retriable/timeout"},
-		{op: "rebind", err: worker.ErrStuck, want: "retriable/timeout"},
-		{op: "rebind", err: worker.ErrLeft, want: "retriable/timeout"},
-		{op: "rebind", err: context.DeadlineExceeded, want: "retriable/timeout"},
-		{op: "rebind", err: worker.ErrLost, want: "transient/execution"},
-		{op: "rebind", err: worker.ErrNoWorker, want: "transient/execution"},
-		{op: "rebind", err: context.Canceled, want: "transient/execution"},
+		{err: fmt.Errorf("a: %w", &os.PathError{Op: "open", Path: "/x", Err: syscall.EBUSY}), want: "transient/execution"},
+		{err: fmt.Errorf("%w: taking ours off: %w", ErrRefused, syscall.EBUSY), want: "retriable/validation"},
+		{err: fmt.Errorf("a: %w", worker.ErrTimeout), want: "retriable/timeout"},
+		{err: worker.ErrStuck, want: "retriable/timeout"},
+		{err: worker.ErrLeft, want: "retriable/timeout"},
+		{err: context.DeadlineExceeded, want: "retriable/timeout"},
+		{err: worker.ErrLost, want: "transient/execution"},
+		{err: worker.ErrNoWorker, want: "transient/execution"},
+		{err: context.Canceled, want: "transient/execution"},
 		{err: ErrShuttingDown, want: "transient/execution"},
 		{err: &Error{Kind: KindBusy}, want: "transient/execution"},
 		{err: NotFound("no such volume"), want: "terminal/validation"},
@@ -59,10 +54,10 @@ func TestClassify(t *testing.T) {
 		{err: &Error{Kind: KindUnauthenticated}, want: "terminal/permission"},
 		{err: Failed("umount", syscall.EBUSY), want: "transient/execution"},
 		// What a step says of itself counts more than the kind of what it wraps.
-		{op: "rebind", err: fmt.Errorf("%w: %w", ErrRefused, NotFound("no such volume")), want: "retriable/validation"},
+		{err: fmt.Errorf("%w: %w", ErrRefused, NotFound("no such volume")), want: "retriable/validation"},
 	} {
-		if got := Classify(tc.op, tc.fs, tc.err).String(); got != tc.want {
-			t.Errorf("%s %s %v: %s, want %s", tc.op, tc.fs, tc.err, got, tc.want)
+		if got := Classify(tc.err).String(); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.err, got, tc.want)
 		}
 	}
 }

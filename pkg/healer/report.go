@@ -89,7 +89,7 @@ func (r Report) Replaced() bool {
 // empty for none.
 func (r Report) FailureText(c api.Class) string {
 	for _, o := range r.Steps {
-		if o.Err != nil && Classify(o.Step, "", o.Err) == c {
+		if o.Err != nil && Classify(o.Err) == c {
 			return fmt.Sprintf("%s at %s: %s", o.Step, QuoteName(o.MountPoint), o.Err)
 		}
 	}
@@ -106,7 +106,7 @@ func (r Report) Failure() (api.Class, bool) {
 		if o.Err == nil {
 			continue
 		}
-		if c := Classify(o.Step, "", o.Err); !failed || worst[c.Tier] < worst[best.Tier] {
+		if c := Classify(o.Err); !failed || worst[c.Tier] < worst[best.Tier] {
 			best, failed = c, true
 		}
 	}

@@ -52,5 +52,5 @@ func (sb Superblock) Works() bool {
 // ProtectedBlock reports whether it is a raw block volume whose device is write-protected. For one that is for
 // readers only a driver does just that: the mount of its device node is writable all the same.
 func (sb Superblock) ProtectedBlock() bool {
-	return sb.Kind == facts.KindBlock && (sb.Opened.ReadOnly || sb.Device != nil && sb.Device.ReadOnly)
+	return sb.Kind == facts.KindBlock && sb.Device != nil && sb.Device.ReadOnly
 }

@@ -38,7 +38,7 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	for _, o := range steps {
 		done := &adminpb.Outcome{Step: printable.Line(o.Step, maxReasonBytes), MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
 		if o.Err != nil {
-			class := healer.Classify(o.Step, "", o.Err)
+			class := healer.Classify(o.Err)
 			done.Error, done.Tier, done.ErrorType = adminText(o.Err.Error()), string(class.Tier), string(class.Type)
 		}
 		out.Outcomes = append(out.Outcomes, done)

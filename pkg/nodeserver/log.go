@@ -100,7 +100,7 @@ func outcomes(r healer.Report) []string {
 	out := make([]string, 0, len(r.Steps))
 	for _, s := range r.Steps {
 		if s.Err != nil {
-			out = append(out, fmt.Sprintf("%s:failed(%s)", s.Step, healer.Classify(s.Step, "", s.Err).Type))
+			out = append(out, fmt.Sprintf("%s:failed(%s)", s.Step, healer.Classify(s.Err).Type))
 			continue
 		}
 		out = append(out, s.Step)

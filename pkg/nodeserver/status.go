@@ -43,7 +43,7 @@ func ErrorRows() []ErrorRow { return slices.Clone(errorRows) }
 // of which only a vendor's provider knows. Only KindDisabled and errNotOffered are UNIMPLEMENTED,
 // which tells callers not to try again.
 var errorRows = []ErrorRow{
-	{healer.ErrShuttingDown, 0, codes.Aborted, "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)},
+	{healer.ErrShuttingDown, 0, codes.Aborted, "SHUTTING_DOWN", healer.Classify(healer.ErrShuttingDown)},
 	{errNotOffered, 0, codes.Unimplemented, "NOT_OFFERED", healer.KindDisabled.Class()},
 	{nil, healer.KindInvalid, codes.InvalidArgument, "INVALID_REQUEST", healer.KindInvalid.Class()},
 	{nil, healer.KindNotFound, codes.NotFound, "VOLUME_NOT_FOUND", healer.KindNotFound.Class()},
@@ -66,7 +66,7 @@ func toStatus(err error) error {
 		return r.is != nil && errors.Is(err, r.is) || r.is == nil && (healer.KindOf(err) == r.kind || r.kind == healer.KindUnknown)
 	})]
 	if row.Class == (api.Class{}) {
-		row.Class = healer.Classify("", "", err)
+		row.Class = healer.Classify(err)
 	}
 	e := new(healer.Error)
 	_ = errors.As(err, &e)

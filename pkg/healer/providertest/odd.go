@@ -89,7 +89,7 @@ var odd = map[string]Change{
 		sb.Device = &facts.BlockDevice{Dev: sb.Dev}
 	}),
 	"a device with everything wrong": Superblock(func(sb *healer.Superblock) {
-		sb.Opened = facts.OpenedDevice{Open: true, ReadOnly: true, Short: 1}
+		sb.Opened = facts.OpenedDevice{Short: 1}
 		sb.Device = &facts.BlockDevice{
 			Dev: sb.Dev, ReadOnly: true, BackingFileGone: true, Mapping: &facts.Mapping{Suspended: true, Orphaned: true},
 			DeadPaths: slices.Repeat([]string{strings.Repeat("x", 32) + " failed"}, 1000),

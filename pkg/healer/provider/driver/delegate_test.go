@@ -185,8 +185,8 @@ func TestDelegateAnswers(t *testing.T) {
 				t.Fatal("no error")
 			}
 			stopper, stops := err.(interface{ Ended() <-chan struct{} }) //nolint:errorlint // as the engine asks
-			if !strings.Contains(err.Error(), tc.says) || healer.Classify(StepDelegate, "", err).String() != tc.class || healer.KindOf(err) != tc.kind || stops != tc.stops {
-				t.Errorf("%v: %s, kind %v, stops: %v", err, healer.Classify(StepDelegate, "", err), healer.KindOf(err), stops)
+			if !strings.Contains(err.Error(), tc.says) || healer.Classify(err).String() != tc.class || healer.KindOf(err) != tc.kind || stops != tc.stops {
+				t.Errorf("%v: %s, kind %v, stops: %v", err, healer.Classify(err), healer.KindOf(err), stops)
 			}
 			if stops {
 				<-stopper.Ended()

@@ -228,7 +228,7 @@ func TestRestageIsTriedAgainAfterUnknown(t *testing.T) {
 	for _, answer := range []error{errors.New("mount: exit status 1"), status.Error(codes.Unknown, "the key is wrong"), status.Error(99, "")} {
 		p, _, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error { return answer })
 		err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error { return nil })
-		if class := healer.Classify(StepRestage, "", err); err == nil || class.Tier != api.Retriable || class.Type == api.TypePermission {
+		if class := healer.Classify(err); err == nil || class.Tier != api.Retriable || class.Type == api.TypePermission {
 			t.Errorf("%v is %v", err, class)
 		}
 	}

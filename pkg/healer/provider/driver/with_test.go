@@ -45,7 +45,7 @@ func TestDelegateInACluster(t *testing.T) {
 		VolumeAccessMode: "ReadWriteOnce", Block: true, MountFlags: healer.SecretList{"flag"}, VolumeContext: healer.Secrets{"pool": "the API's"},
 	}}
 	err := delegateOf(t, p, lost()).Run(t.Context(), allowed)
-	if err == nil || healer.KindOf(err) == healer.KindUnauthenticated || healer.Classify(StepDelegate, "", err).String() != "terminal/permission" ||
+	if err == nil || healer.KindOf(err) == healer.KindUnauthenticated || healer.Classify(err).String() != "terminal/permission" ||
 		!strings.Contains(err.Error(), "NodeHealer: UNAUTHENTICATED: no "+secret+"; no secrets were sent with it") {
 		t.Errorf("it fails with %v", err)
 	}

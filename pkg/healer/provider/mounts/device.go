@@ -77,7 +77,7 @@ func (ev evaluator) deviceWeak() []healer.Condition {
 	add := func(r healer.Reason, advice, format string, args ...any) {
 		found = append(found, ev.one(healer.Degraded, r, advice, format, args...)...)
 	}
-	if (d.ReadOnly || ev.sb.Opened.ReadOnly) && ev.meantWritable() {
+	if d.ReadOnly && ev.meantWritable() {
 		add(healer.DeviceReadOnly, adviceProtect, "%s is write-protected, and the volume is not", deviceName(*d))
 	}
 	if d.BackingFileGone {

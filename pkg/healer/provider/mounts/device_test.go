@@ -72,11 +72,6 @@ var deviceExamples = []example{
 		want:  []string{"DeviceReadOnly target: sdb is write-protected"},
 	},
 	{
-		name:  "write-protected, as it says itself",
-		build: cases.With(superblock(func(sb *healer.Superblock) { sb.Opened.ReadOnly = true })),
-		want:  []string{"DeviceReadOnly target:"},
-	},
-	{
 		name:  "write-protected, for readers only",
 		build: cases.With(device(func(d *facts.BlockDevice) { d.ReadOnly = true }), readOnlyVolume),
 	},

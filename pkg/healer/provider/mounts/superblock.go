@@ -3,6 +3,7 @@ package mounts
 import (
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/api"
@@ -151,7 +152,8 @@ func (ev evaluator) failed() []healer.Condition {
 		return ev.judgeDenied(a)
 	}
 	reason, advice := row.Reason, adviceFailed[row.Reason]
-	if healer.Classify(healer.OpProbe, ev.sb.FSType, a.Errno).Tier == api.Transient {
+	exports := a.Errno == syscall.ESTALE && facts.IsNFS(ev.sb.FSType) // ends when the server exports the directory again
+	if exports || healer.Classify(a.Errno).Tier == api.Transient {
 		advice = adviceLater
 	}
 	if d := ev.sb.Device; reason == healer.DeviceReadError && d != nil {
