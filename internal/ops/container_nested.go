@@ -32,7 +32,6 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 		w := s.query
 		switch {
 		case s.err != nil:
-		case w.Stray != (facts.Ref{}): // on top of the dead mount, which run asks then
 		case w.Ours == (facts.Ref{}): // no earlier swap left anything
 			s.deadClone, s.nested, s.err = in.cloneDead(w.Container)
 		case s.position == facts.BeneathDead && !w.Ours.Same(w.Container.Mount.Ref()): // the dead mount is on ours

@@ -85,14 +85,6 @@ func (s *swap) run() error {
 	if below, known := mount.Find(s.in.table, s.parent.OldID); !known || below.Propagation.Shared != 0 {
 		return refuse("its parent mount shares its events with others")
 	}
-	if w.Stray != (facts.Ref{}) {
-		if err := s.target.umount(w.Stray); err != nil {
-			return err
-		}
-		if err := stillDead(s.target.answers()); err != nil { // no probe could reach the dead mount beneath it
-			return err
-		}
-	}
 	switch {
 	case w.Ours == (facts.Ref{}):
 		err = s.placement.run()

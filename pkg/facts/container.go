@@ -105,9 +105,6 @@ type ContainerSwap struct {
 	// Ended is true for a filesystem that has ended although it answers, Stale for one
 	// of NFS, which has to answer ESTALE.
 	Ended, Stale bool
-	// Stray is a mount that an interrupted replacement left on top of the dead one;
-	// zero for none.
-	Stray Ref
 	// Ours is a mount that an interrupted replacement left: beneath the dead one,
 	// or alone if it is what is topmost. Zero for none.
 	Ours Ref

@@ -95,7 +95,7 @@ func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan facts.Containe
 		return plan, source, ""
 	case unfinished && len(in.Below) == 1 && in.Below[0].Dev != now.Dev:
 		// The container mounted on top while ours was moved beneath, and has unmounted that.
-		plan.Stray, plan.Container.Mount = in.Mount.Ref(), in.Below[0]
+		return plan, source, "an interrupted replacement left a mount on top of the dead one"
 	case unfinished:
 		plan.Ours = in.Mount.Ref()
 		return plan, source, ""

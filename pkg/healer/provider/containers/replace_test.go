@@ -174,28 +174,13 @@ func TestReplace(t *testing.T) {
 // containedMount is what the container of a stale volume has.
 func containedMount() facts.Mount { return cases.With(healedOnHost)().MountPoints[2].InContainer.Mount }
 
-// What an interrupted replacement left on top of the dead mount goes, and that is
-// replaced: it was never asked, because it was covered.
-func TestReplaceBeneathWhatAnInterruptedOneLeft(t *testing.T) {
-	c := cases.With(healedOnHost, inContainer(stackedOnDead))()
-	h := &kernel{}
-	s := replaceStep(t, h, FUSE, c)
-	if s.Refused != "" {
-		t.Fatal(s.Refused)
-	}
-	s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{cases.Willing})
-	in := c.MountPoints[2].InContainer
-	if len(h.plans) != 1 || h.plans[0].Stray != in.Mount.Ref() || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
-		t.Errorf("%+v", h.plans)
-	}
-}
-
 var refusedReplacements = []struct {
 	why    string
 	change func(*healer.Case)
 	which  Scope
 }{
 	{why: "--heal-containers=off", which: Off},
+	{why: "an interrupted replacement left a mount on top of the dead one", change: inContainer(stackedOnDead), which: FUSE},
 	{
 		why:    "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)",
 		change: has(func(m *facts.Mount) { m.FSType = "nfs4" }),
