@@ -63,7 +63,7 @@ var limits = []struct{ what, limit string }{
 		limit: "{internal/loop.maxChecks} at once, {internal/loop.maxOfOne} of a driver; " +
 			"{internal/loop.maxSlow} and {internal/loop.maxSlowOfOne} whose last took over {internal/loop.slowCheck}; " +
 			"{internal/loop.checksPerSecond} begin in a second or at once; {internal/loop.maxVolumes} volumes; " +
-			"{internal/node.maxFollowed} FUSE daemons, and as many ext4, are followed",
+			"{internal/node.maxFollowed} FUSE daemons are followed",
 	},
 	{what: "the loop: heals", limit: "{internal/loop.maxHeals} at once; {internal/loop.healsPerMinute} begin in a minute, {internal/loop.healsBurst} at once"},
 	{

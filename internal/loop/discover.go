@@ -72,7 +72,7 @@ func (l *Loop) follow(ctx context.Context, paths []facts.VolumePath) {
 	}
 }
 
-// happenedTo has the volumes of a superblock, or of one device node, checked.
+// happenedTo has the volumes of a superblock checked.
 func (l *Loop) happenedTo(e node.SuperblockEvent) {
 	now := time.Now()
 	if e.Driver != "" {
@@ -85,7 +85,7 @@ func (l *Loop) happenedTo(e node.SuperblockEvent) {
 			if m.dev == e.Dev && m.fuse { // another process may have taken the connection over
 				l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
 			}
-			if v := l.known.byPath[path]; v != nil && m.dev == e.Dev && (e.Root == "" || m.root == e.Root) {
+			if v := l.known.byPath[path]; v != nil && m.dev == e.Dev {
 				changed[v] = true
 			}
 		}

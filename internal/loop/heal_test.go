@@ -522,26 +522,6 @@ func TestSuccessorIsFollowed(t *testing.T) {
 	}
 }
 
-// All block volumes share the superblock of devtmpfs, and not what happens to a device.
-func TestDeviceNodeEvent(t *testing.T) {
-	n := many(3)
-	dev := facts.Dev{Minor: 5}
-	for i := range n.mounts {
-		n.mounts[i].Dev, n.mounts[i].Root = dev, fmt.Sprintf("/dm-%d", i)
-	}
-	run(t, n, func() {
-		time.Sleep(90 * time.Second)
-		n.rested("v1")
-		start := time.Now()
-		n.happens <- node.SuperblockEvent{Dev: dev, Root: "/dm-1"}
-		n.happens <- node.SuperblockEvent{Dev: dev, Root: "/dm-10"}
-		time.Sleep(time.Second)
-		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
-			t.Errorf("checked at %v", got)
-		}
-	})
-}
-
 // How long a volume was abnormal is counted when it is found healthy, with what healed it.
 func TestRecovered(t *testing.T) {
 	for name, tc := range map[string]struct {

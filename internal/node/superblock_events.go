@@ -16,23 +16,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// maxFollowed bounds the descriptors, of daemons and of counters each.
+// maxFollowed bounds the descriptors of daemons.
 const maxFollowed = 1024
 
 // SuperblockEvent says to what something happened.
 type SuperblockEvent struct {
 	Dev facts.Dev
-	// Root is that of the mounts of a device node, and empty where it happened to a whole
-	// superblock: all device nodes share that of devtmpfs.
-	Root string
 	// Driver is set instead where a CSI driver made a socket: it is back.
 	Driver string
 }
 
 // SuperblockEvents tells when something happens to a superblock that no mount table shows: a
-// process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error (sysfs_notify
-// of errors_count), or a device that it lies on changes or goes. It also tells of drivers that
-// listen again. An event is a hint and no fact: the volume is checked then. Make it with
+// process that serves it over FUSE ends (pidfd_open(2)). It also tells of drivers that listen
+// again. An event is a hint and no fact: the volume is checked then. Make it with
 // Node.SuperblockEvents.
 type SuperblockEvents struct {
 	node *Node
@@ -46,7 +42,6 @@ type SuperblockEvents struct {
 	followed map[source]descriptor
 	// lastKey is the key of the descriptor that was added last.
 	lastKey int32
-	devices deviceEvents
 	drivers driverEvents
 }
 
@@ -57,21 +52,14 @@ type descriptor struct {
 	key int32
 }
 
-// The keys of deviceEvents and driverEvents. Those of superblocks are positive.
-const (
-	devicesKey = 0
-	driversKey = -1
-)
+// driversKey is the key of driverEvents. Those of daemons are positive.
+const driversKey = 0
 
-// source is one thing that tells of a superblock.
+// source is a daemon that tells of a superblock by its end.
 type source struct {
-	dev facts.Dev
-	// pid and started are those of a daemon; zero for the counter of an ext4.
+	dev     facts.Dev
 	pid     int
 	started time.Duration
-	// counter is the inode of an ext4's errors_count: after an umount and another mount of the
-	// device it is another file, and the first one tells of nothing any more.
-	counter uint64
 }
 
 // SuperblockEvents follows nothing yet. It lives until ctx ends; then the channel of
@@ -88,14 +76,8 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan SuperblockEvent),
 		followed: map[source]descriptor{},
 	}
-	if e.devices, err = openDeviceEvents(); err == nil {
-		err = e.watch(descriptor{e.devices.fd, devicesKey}, unix.EPOLLIN)
-	}
-	if err != nil {
-		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
-	}
 	if e.drivers, err = openDriverEvents(n.cfg.KubeletRoot); err == nil {
-		err = e.watch(descriptor{e.drivers.fd, driversKey}, unix.EPOLLIN)
+		err = e.watch(descriptor{e.drivers.fd, driversKey})
 	}
 	if err != nil {
 		klog.ErrorS(err, "Drivers that come back are not noticed")
@@ -145,46 +127,30 @@ func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEven
 	defer e.mu.Unlock()
 	told := map[SuperblockEvent]bool{}
 	for _, event := range events {
-		switch event.Fd {
-		case devicesKey:
-			maps.Copy(told, e.devices.read())
-		case driversKey:
+		if event.Fd == driversKey {
 			maps.Copy(told, e.drivers.read())
 		}
 		for s, d := range e.followed {
-			if d.key != event.Fd {
-				continue
-			}
-			told[SuperblockEvent{Dev: s.dev}] = true
-			if s.pid != 0 {
+			if d.key == event.Fd {
+				told[SuperblockEvent{Dev: s.dev}] = true
 				e.forget(s)
-			} else {
-				rewind(d.fd)
 			}
 		}
 	}
 	return told
 }
 
-// rewind reads a file of sysfs: else poll(2) tells of the same change again (sysfs(5)).
-func rewind(fd int) {
-	var b [32]byte
-	_, _ = unix.Pread(fd, b[:], 0) //nolint:errcheck // the device is gone; the descriptor goes with the next Follow
-}
-
 // Follow has the superblocks of these mounts followed and no others. It walks over the
 // processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
-// as FUSE below about Linux 6.16, is left out. When the walk fails, all else is followed
-// nevertheless.
+// as FUSE below about Linux 6.16, is left out. When the walk fails, the daemons that are known
+// are followed nevertheless.
 func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) error {
-	wanted, err := e.sources(ctx, mounts)
-	above := e.node.devicesOf(mounts) // several files of sysfs for each: no event waits for that
+	wanted, err := e.daemons(ctx, mounts)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.followed == nil {
 		return err // ended
 	}
-	e.devices.above = above
 	for s := range e.followed {
 		if !slices.Contains(wanted, s) {
 			e.forget(s)
@@ -208,34 +174,18 @@ func (e *SuperblockEvents) FollowDrivers(drivers []string) error {
 	return e.drivers.follow(e.node.cfg.KubeletRoot, drivers)
 }
 
-// sources returns what tells of these mounts.
-func (e *SuperblockEvents) sources(ctx context.Context, mounts []facts.Mount) (wanted []source, err error) {
-	byConnection, counters := map[uint64]facts.Dev{}, 0
-	seen := map[facts.Dev]bool{}
+// daemons returns the daemons of the connections of these mounts. Those that are followed already go on to
+// be until their end is told: the walk may find one gone first, or not examine it.
+func (e *SuperblockEvents) daemons(ctx context.Context, mounts []facts.Mount) (daemons []source, err error) {
+	byConnection := map[uint64]facts.Dev{}
 	for _, m := range mounts {
-		switch {
-		case seen[m.Dev]:
-		case facts.IsType(m.FSType, facts.FUSE):
+		if facts.IsType(m.FSType, facts.FUSE) {
 			byConnection[m.Dev.FUSEConnection()] = m.Dev
-		case facts.IsType(m.FSType, facts.Ext) && counters < maxFollowed:
-			var st unix.Stat_t
-			if unix.Stat(e.counterOf(m.Dev), &st) == nil {
-				wanted = append(wanted, source{dev: m.Dev, counter: st.Ino})
-				counters++
-			}
 		}
-		seen[m.Dev] = true
 	}
 	if len(byConnection) == 0 {
-		return wanted, nil
+		return nil, nil
 	}
-	daemons, err := e.daemons(ctx, byConnection)
-	return append(wanted, daemons...), err
-}
-
-// daemons returns the daemons of these connections. Those that are followed already go on to be until
-// their end is told: the walk may find one gone first, or not examine it.
-func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]facts.Dev) (daemons []source, err error) {
 	walk, err := e.node.processes(ctx, daemonWalk)
 	if err != nil {
 		err = fmt.Errorf("follow daemons: %w", err)
@@ -248,52 +198,38 @@ func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for s := range e.followed {
-		if _, ours := byConnection[s.dev.FUSEConnection()]; ours && s.pid != 0 && !slices.Contains(daemons, s) {
+		if _, ours := byConnection[s.dev.FUSEConnection()]; ours && !slices.Contains(daemons, s) {
 			daemons = append(daemons, s)
 		}
 	}
 	return daemons[:min(len(daemons), maxFollowed)], err
 }
 
-// add follows a source. A process may have ended since it was found, and its number be another one's:
+// add follows a daemon. It may have ended since it was found, and its number be another process's:
 // that costs one check more, or has the volume checked at its next turn only.
 func (e *SuperblockEvents) add(s source) {
-	events := uint32(unix.EPOLLIN)
-	var fd int
-	var err error
-	if s.pid != 0 {
-		fd, err = unix.PidfdOpen(s.pid, 0)
-	} else {
-		fd, err = unix.Open(e.counterOf(s.dev), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		events = unix.EPOLLPRI | unix.EPOLLET
-		rewind(fd)
-	}
+	fd, err := unix.PidfdOpen(s.pid, 0)
 	if err != nil {
 		return
 	}
 	e.lastKey++
 	d := descriptor{fd, e.lastKey}
-	if err := e.watch(d, events); err != nil {
+	if err := e.watch(d); err != nil {
 		_ = unix.Close(fd)
 		return
 	}
 	e.followed[s] = d
 }
 
-// counterOf is the file with the errors that the ext4 on a device counted.
-func (e *SuperblockEvents) counterOf(dev facts.Dev) string {
-	return e.node.ext4(e.node.name(dev)) + "/errors_count"
-}
-
 // watch puts a descriptor into epoll.
-func (e *SuperblockEvents) watch(d descriptor, events uint32) error {
+func (e *SuperblockEvents) watch(d descriptor) error {
 	raw, err := e.epoll.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var added error
 	err = raw.Control(func(ep uintptr) {
-		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, d.fd, &unix.EpollEvent{Events: events, Fd: d.key}) // the kernel does not read it
+		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, d.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: d.key}) // the kernel does not read it
 	})
 	return errors.Join(err, added)
 }
@@ -311,10 +247,8 @@ func (e *SuperblockEvents) end() {
 		e.forget(s)
 	}
 	e.followed = nil
-	for _, fd := range []int{e.devices.fd, e.drivers.fd} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+	if e.drivers.fd >= 0 {
+		_ = unix.Close(e.drivers.fd)
 	}
 	_ = e.epoll.Close()
 }

@@ -46,13 +46,13 @@ func TestLoopObserves(t *testing.T) {
 }
 
 // TestLoopNotices kills the daemon of one of two volumes, long before either is due: that
-// volume is checked, and only that one. So is an ext4 that counts an error.
+// volume is checked, and only that one.
 func TestLoopNotices(t *testing.T) {
 	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
 	n := harness.NewNode(t, "--loop=observe", "--check-interval=1h")
 	n.AnyDriver = true
 	n.Start()
-	next := newNeighbour(n) // the first search for volumes is over when its mount is noticed
+	newNeighbour(n) // the first search for volumes is over when its mount is noticed
 	v, fs := n.NewFUSEVolume("served", faultfs.Config{})
 	other, otherFS := n.NewFUSEVolume("another", faultfs.Config{})
 	for _, volume := range []*harness.Volume{v, other} {
@@ -73,12 +73,6 @@ func TestLoopNotices(t *testing.T) {
 	if !hasPidfd(t, n.PID(), otherFS.PID()) {
 		t.Error("the other daemon is not followed any more")
 	}
-	next.countsAnError()
-	counted := time.Now()
-	harness.Eventually(t, "the counted error is noticed", func() bool {
-		return strings.Contains(n.Log.String(), `"A watched volume changed" volume_id="neighbour" driver="test.csi.example.com" verdict="abnormal" found="FilesystemErrors"`)
-	})
-	t.Logf("noticed within %s", time.Since(counted))
 }
 
 // TestLoopNoticesASuccessor hands a volume's FUSE connection over to another process, long

@@ -1,9 +1,6 @@
 package integration
 
 import (
-	"os"
-	"path/filepath"
-
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -35,11 +32,4 @@ func (b neighbour) untouched() {
 	if id := harness.MountID(b.n.T, b.v.MountPoint()); id != b.id {
 		b.n.T.Errorf("the neighbour's mount %d is now %d", b.id, id)
 	}
-}
-
-// countsAnError has the neighbour's ext4 count an error.
-func (b neighbour) countsAnError() {
-	b.n.T.Helper()
-	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(b.v.Device), "trigger_fs_error")
-	harness.Must(b.n.T, os.WriteFile(trigger, []byte("test"), 0o600))
 }

@@ -68,7 +68,7 @@ func newSoak(t *testing.T, loop string, count int) *soak {
 	}
 	s.healthy = s.table()
 	s.allHealthy()
-	harness.Eventually(t, "what tells of superblocks is followed", func() bool { return s.followed() == len(s.served())+s.count("ext4") })
+	harness.Eventually(t, "the daemons are followed", func() bool { return s.followed() == len(s.served()) })
 	s.idle = s.footprint()
 	return s
 }
@@ -106,15 +106,6 @@ func (s *soak) request(v *soaked) *healerpb.NodeHealerRequest {
 		return s.d.Request(v.Volume)
 	}
 	return v.Request()
-}
-
-func (s *soak) count(fs string) (count int) {
-	for _, v := range s.volumes {
-		if v.FS == fs {
-			count++
-		}
-	}
-	return count
 }
 
 // served are the volumes that have a daemon.
@@ -357,7 +348,7 @@ const (
 const moreThreads = 8
 
 // sameFootprint waits until the server has no more than before the first fault: each
-// daemon and each ext4 is followed by one descriptor, then as now.
+// daemon is followed by one descriptor, then as now.
 func (s *soak) sameFootprint() {
 	s.n.T.Helper()
 	var now footprint
@@ -375,8 +366,7 @@ func (s *soak) sameFootprint() {
 	s.n.T.Logf("the server had %+v, and has %+v", s.idle, now)
 }
 
-// followed is how many descriptors of the server tell of superblocks: pidfds of daemons,
-// and counters of ext4.
+// followed is how many descriptors of the server tell of superblocks: pidfds of daemons.
 func (s *soak) followed() (count int) {
 	daemons := map[string]bool{}
 	for _, v := range s.served() {
@@ -385,7 +375,7 @@ func (s *soak) followed() (count int) {
 		}
 	}
 	for _, d := range openNames(s.n) {
-		if daemons[d] || strings.HasSuffix(d, "/errors_count") {
+		if daemons[d] {
 			count++
 		}
 	}

@@ -1,7 +1,6 @@
 package fuse
 
 import (
-	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -23,10 +22,8 @@ type node struct {
 	err     error
 	// waiting is what each call returns, the last one again and again.
 	waiting []int
-	// mayAbort is the answer of MayAbortFUSE.
-	mayAbort error
-	asked    int
-	aborted  []facts.AbortPlan
+	asked   int
+	aborted []facts.AbortPlan
 }
 
 func (n *node) FUSEDaemons(_ context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
@@ -46,10 +43,6 @@ func (n *node) FUSEWaiting(ctx context.Context, _ facts.Dev) int {
 		n.waiting = n.waiting[1:]
 	}
 	return w
-}
-
-func (n *node) MayAbortFUSE(ctx context.Context, _ facts.AbortPlan) error {
-	return cmp.Or(ctx.Err(), n.mayAbort)
 }
 
 func (n *node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {

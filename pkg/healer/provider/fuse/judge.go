@@ -2,7 +2,6 @@ package fuse
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -137,21 +136,10 @@ func (j judgement) processName(d facts.FUSEDaemon) string {
 	switch w := healer.WorkloadName(d.PodUID, d.ContainerID); {
 	case w != "":
 		text += ", " + w
-	case unitOf(d) != "":
-		text += ", unit " + printable.Name(unitOf(d))
+	case d.Dir != "":
+		text += ", cgroup " + printable.Name(d.Dir)
 	}
 	return text + ")"
-}
-
-// unitOf returns the systemd unit of a process outside of pods: the innermost directory of its
-// cgroup that is called like one.
-func unitOf(d facts.FUSEDaemon) string {
-	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
-		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
-			return name
-		}
-	}
-	return ""
 }
 
 // waiting returns the requests that the daemon owes.
