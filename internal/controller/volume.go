@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,41 +65,16 @@ func (r *Reconciler) readVolume(ctx context.Context, namespace, name string) (vo
 func (v volume) request(kubeletRoot string, pod types.UID) *healerpb.NodeHealerRequest {
 	from := v.pv.Spec.CSI
 	kubelet := layout.Kubelet{Root: kubeletRoot}
-	req := &healerpb.NodeHealerRequest{
-		VolumeId:         from.VolumeHandle,
-		VolumeCapability: &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: v.accessMode()}},
-		VolumeContext:    from.VolumeAttributes,
-	}
 	if v.block() {
-		req.VolumePath = kubelet.BlockTarget(string(pod), v.pv.Name)
-		req.StagingTargetPath = kubelet.BlockStaging(v.pv.Name)
-		req.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
-		return req
+		return &healerpb.NodeHealerRequest{
+			VolumeId: from.VolumeHandle, VolumePath: kubelet.BlockTarget(string(pod), v.pv.Name), StagingTargetPath: kubelet.BlockStaging(v.pv.Name),
+		}
 	}
-	req.VolumePath = kubelet.Target(string(pod), v.pv.Name)
-	req.StagingTargetPath = kubelet.Staging(from.Driver, from.VolumeHandle)
-	req.VolumeCapability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
-		FsType: from.FSType, MountFlags: v.pv.Spec.MountOptions,
-	}}
-	return req
+	return &healerpb.NodeHealerRequest{
+		VolumeId: from.VolumeHandle, VolumePath: kubelet.Target(string(pod), v.pv.Name), StagingTargetPath: kubelet.Staging(from.Driver, from.VolumeHandle),
+	}
 }
 
 func (v volume) block() bool {
 	return v.pv.Spec.VolumeMode != nil && *v.pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
-}
-
-// accessMode is what kubelet asks for with a driver that does not know
-// SINGLE_NODE_MULTI_WRITER. Which one the driver is, the API does not say.
-func (v volume) accessMode() csi.VolumeCapability_AccessMode_Mode {
-	if len(v.pv.Spec.AccessModes) == 0 {
-		return csi.VolumeCapability_AccessMode_UNKNOWN
-	}
-	switch v.pv.Spec.AccessModes[0] {
-	case corev1.ReadWriteMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	case corev1.ReadOnlyMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	default:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	}
 }

@@ -3,7 +3,6 @@ package nodeserver
 import (
 	"cmp"
 	"encoding/json"
-	"strings"
 
 	"google.golang.org/grpc"
 
@@ -45,23 +44,10 @@ func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStream
 	return nil
 }
 
-// auditLine returns a line of the log as it is, or if it is too long with each of its
-// texts cut. Cutting or escaping the line itself would make it something else than JSON:
-// only what is none already is sent as printable text.
+// auditLine returns a line of the log as it is. One that is no JSON, or too long, is sent as printable text.
 func auditLine(line []byte) string {
 	if len(line) <= maxAuditLineBytes && json.Valid(line) {
 		return valid(string(line))
-	}
-	var entry map[string]any
-	if json.Unmarshal(line, &entry) == nil {
-		for key, value := range entry {
-			if text, is := value.(string); is && len(text) > adminTextBytes {
-				entry[key] = strings.ToValidUTF8(text[:adminTextBytes-len(printable.Ellipsis)], "") + printable.Ellipsis
-			}
-		}
-		if short, err := json.Marshal(entry); err == nil && len(short) <= maxAuditLineBytes {
-			return string(short)
-		}
 	}
 	return printable.Line(string(line), adminTextBytes)
 }

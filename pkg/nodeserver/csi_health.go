@@ -111,43 +111,31 @@ var healthStatus = map[healer.Status]csi.VolumeHealthErrorType{
 }
 
 // healthEntries puts a diagnosis in the form that CSI wants: each status and reason
-// once, at however many mount points it was found, the worst first. CSI has no status for what
+// once, with where it was found first, the worst first. CSI has no status for what
 // could not be judged, nor for a provider that failed, and a list without an entry would say
 // that nothing is wrong.
 func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	w := newWording(healer.Report{After: d}, maxShortPathBytes)
 	var entries []*csi.VolumeHealth_VolumeHealthEntry
-	var places []map[string]bool // of each entry
 	for _, c := range w.after {
 		status, reason := healthStatus[c.Status], printable.Line(string(c.Reason), maxReasonBytes)
-		at := slices.IndexFunc(entries, func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
+		told := func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
 			return e.GetStatus() == status && e.GetReason() == reason
+		}
+		if slices.ContainsFunc(entries, told) {
+			continue
+		}
+		place := w.placeOf(c, func(path string) string {
+			switch p := w.byPath[path]; {
+			case p.Role == "":
+				return ""
+			case p.InContainer == nil:
+				return p.Role.Noun()
+			}
+			return w.mountPoint(path)
 		})
-		if at < 0 {
-			place := w.placeOf(c, func(path string) string {
-				switch p := w.byPath[path]; {
-				case p.Role == "":
-					return ""
-				case p.InContainer == nil:
-					return p.Role.Noun()
-				}
-				return w.mountPoint(path)
-			})
-			at = len(entries)
-			entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{Status: status, Reason: reason, Message: strings.TrimPrefix(place+": "+c.Message, ": ")})
-			places = append(places, map[string]bool{})
-		}
-		places[at][c.MountPoint+c.Provider] = true // another provider may have found it there, too
-	}
-	for i, e := range entries {
-		suffix, plural := "", "mount points"
-		if e.GetReason() == string(healer.ProviderFailed) {
-			plural = "providers"
-		}
-		if n := len(places[i]); n > 1 {
-			suffix = " (" + counted(n, plural) + ")"
-		}
-		e.Message = printable.Line(e.GetMessage(), maxCSIStringBytes-len(suffix)) + suffix
+		message := printable.Line(strings.TrimPrefix(place+": "+c.Message, ": "), maxCSIStringBytes)
+		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{Status: status, Reason: reason, Message: message})
 	}
 	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int {
 		return cmp.Or(cmp.Compare(b.GetStatus(), a.GetStatus()), cmp.Compare(a.GetReason(), b.GetReason()))

@@ -60,7 +60,7 @@ func TestHealthEntries(t *testing.T) {
 			condition(healer.Inaccessible, healer.IOError, "/s", "EIO"),
 			condition(healer.Inaccessible, healer.IOError, "/q", "EIO"),
 			condition(healer.Inaccessible, healer.IOError, "/p", "EIO at a mount point of the request"),
-		}}, []string{"INACCESSIBLE IOError target: EIO at a mount point of the request (3 mount points)"}},
+		}}, []string{"INACCESSIBLE IOError target: EIO at a mount point of the request"}},
 		"one reason twice at a mount point": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
 			condition(healer.Inaccessible, healer.IOError, "/s", "one provider says"),
 			condition(healer.Inaccessible, healer.IOError, "/s", "so says another"),
@@ -74,7 +74,7 @@ func TestHealthEntries(t *testing.T) {
 		}}, []string{"INACCESSIBLE IOError the pool is gone"}},
 		"a provider failed": {healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{
 			{Provider: "ceph", Err: errors.New("no monitor")}, {Provider: "csi", Err: errors.New("x")},
-		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed provider ceph: no monitor (2 providers)"}},
+		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed provider ceph: no monitor"}},
 		"a provider failed, and another did not": {healer.Diagnosis{
 			Case:       both,
 			Conditions: []healer.Condition{condition(healer.Inaccessible, healer.IOError, "/p", "EIO")},

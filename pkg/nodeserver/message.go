@@ -2,7 +2,6 @@ package nodeserver
 
 import (
 	"slices"
-	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -33,13 +32,9 @@ func message(r healer.Report) (abnormal bool, text string) {
 // inFull is the message with all that a line of maxFullBytes has room for.
 func inFull(r healer.Report) string { return newWording(r, maxShownPathBytes).line(maxFullBytes) }
 
-// notice is the message for an event, without how long anything took: the same result reads
-// the same again, so that repetitions can be recognised.
-func notice(r healer.Report) string {
-	w := newWording(r, maxShownPathBytes)
-	w.timeless = true
-	return w.line(maxNoticeBytes)
-}
+// notice is the message for an event: the same result reads the same again, so that repetitions can
+// be recognised.
+func notice(r healer.Report) string { return newWording(r, maxShownPathBytes).line(maxNoticeBytes) }
 
 // rooms are tried one after the other until a line has room for all that must be said: first
 // long evidence goes, then optional sentences, then the names of what is only counted, and last
@@ -105,7 +100,7 @@ func (w wording) done() section {
 	if len(w.r.Steps) == 0 {
 		return sentence("Nothing was changed")
 	}
-	return w.steps("Done: ", w.r.Steps, !w.timeless)
+	return w.steps("Done: ", w.r.Steps)
 }
 
 // wouldTry names the steps of which a call that only checks knows nothing that refuses them.
@@ -117,7 +112,7 @@ func (w wording) wouldTry() section {
 			steps = append(steps, healer.Outcome{Step: s.Name, MountPoint: s.MountPoint.Path})
 		}
 	}
-	return w.steps("The call only checks; would try: ", steps, false)
+	return w.steps("The call only checks; would try: ", steps)
 }
 
 // refused names the steps that would have helped and did not run.
@@ -126,18 +121,17 @@ func (w wording) refused() section {
 	for _, r := range w.r.Refused {
 		steps = append(steps, healer.Outcome{Step: r.Step, MountPoint: r.MountPoint, Note: r.Why})
 	}
-	return w.steps("Refused: ", steps, false)
+	return w.steps("Refused: ", steps)
 }
 
-// steps puts outcomes into words. Those of one step that ended alike are one item,
-// with the longest time that one of them took.
-func (w wording) steps(lead string, outcomes []healer.Outcome, timed bool) section {
+// steps puts outcomes into words. Those of one step that ended alike are one item.
+func (w wording) steps(lead string, outcomes []healer.Outcome) section {
 	type result struct {
 		step, text string
 		failed     bool
 	}
 	var order []result
-	mountPoints, longest := map[result][]string{}, map[result]time.Duration{}
+	mountPoints := map[result][]string{}
 	for _, o := range outcomes {
 		k := result{step: o.Step, text: o.Note}
 		if o.Err != nil {
@@ -146,18 +140,14 @@ func (w wording) steps(lead string, outcomes []healer.Outcome, timed bool) secti
 		if mountPoints[k] == nil {
 			order = append(order, k)
 		}
-		mountPoints[k], longest[k] = append(mountPoints[k], o.MountPoint), max(longest[k], o.Elapsed)
+		mountPoints[k] = append(mountPoints[k], o.MountPoint)
 	}
 	all := section{lead: lead, plural: "steps"}
 	for _, k := range order {
 		name := printable.Line(k.step, maxReasonBytes)
 		item := name + " of " + w.all(unique(mountPoints[k]))
-		word := " in "
 		if k.failed {
-			item, name, word = item+" failed", name+" failed", " after "
-		}
-		if timed {
-			item += word + rounded(longest[k])
+			item, name = item+" failed", name+" failed"
 		}
 		if k.failed || k.text != "" {
 			item += " (" + w.text(k.text) + ")"
@@ -199,15 +189,4 @@ func (w wording) advice() section {
 		all[i] = w.text(text)
 	}
 	return section{lead: "To do: ", items: all, plural: "things", numbered: true}
-}
-
-// rounded returns a duration with as many digits as a reader can use.
-func rounded(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	}
-	return d.Round(10 * time.Millisecond).String()
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -25,7 +24,7 @@ func compareMountPoints(a, b healer.MountPoint) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Path, b.Path))
 }
 
-// working says of what is healthy which mount points were examined and how the storage
+// working says of what is healthy which mount points were examined, and whether the storage
 // answered.
 func (w wording) working(name func(path string) string) string {
 	c := w.r.After.Case
@@ -44,19 +43,12 @@ func (w wording) working(name func(path string) string) string {
 		paths = append(paths, p.Path)
 	}
 	text := w.firstOf(paths, func(path string) string { return name(path) + mounted(c, w.byPath[path]) })
-	slowest, probed := time.Duration(0), false
 	for _, sb := range c.Superblocks {
 		if sb.Answer.Asked {
-			slowest, probed = max(slowest, sb.Answer.Elapsed), true
+			return text + " answered"
 		}
 	}
-	switch {
-	case !probed:
-		return text + " checked, storage not probed"
-	case w.timeless:
-		return text + " answered"
-	}
-	return text + " answered in " + rounded(slowest)
+	return text + " checked, storage not probed"
 }
 
 // mounted says what is mounted at a healthy mount point.

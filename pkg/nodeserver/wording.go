@@ -30,8 +30,6 @@ type wording struct {
 	// evidenceBytes bounds each text that a provider, a kernel or a program wrote. A reason,
 	// and whether a step failed, is never cut.
 	evidenceBytes int
-	// timeless leaves out how long anything took.
-	timeless bool
 }
 
 func newWording(r healer.Report, pathBytes int) wording {
