@@ -179,7 +179,7 @@ func TestFlagsAreKnown(t *testing.T) {
 // TestAsksForNoMore limits the roles to what the gateway needs, and what --node-condition does.
 func TestAsksForNoMore(t *testing.T) {
 	for file, want := range map[string][]string{
-		"rbac.yaml":                {"ClusterRole create tokenreviews", "ClusterRole create subjectaccessreviews", "Role list,watch,create,patch csiaddonsnodes"},
+		"rbac.yaml":                {"ClusterRole create tokenreviews", "ClusterRole create subjectaccessreviews", "Role get,create,patch csiaddonsnodes"},
 		"node-condition/rbac.yaml": {"ClusterRole get nodes", "ClusterRole patch nodes/status"},
 	} {
 		text, err := os.ReadFile(file)

@@ -42,8 +42,6 @@ type certificates struct {
 	files *dynamiccertificates.DynamicCertKeyPairContent
 	// content is the files' or the self-signed one.
 	content dynamiccertificates.CertKeyContentProvider
-	// changed has an element when the files were read again.
-	changed chan struct{}
 }
 
 func newCertificates(t TLS) (*certificates, error) {
@@ -51,7 +49,7 @@ func newCertificates(t TLS) (*certificates, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &certificates{config: base, changed: make(chan struct{}, 1)}
+	c := &certificates{config: base}
 	switch {
 	case (t.CertFile == "") != (t.KeyFile == ""):
 		return nil, errors.New("TLS: a certificate and its key come together, only one was given")
@@ -72,7 +70,6 @@ func newCertificates(t TLS) (*certificates, error) {
 	c.served = dynamiccertificates.NewDynamicServingCertificateController(base.Clone(), nil, c.content, nil, nil)
 	if c.files != nil {
 		c.files.AddListener(c.served)
-		c.files.AddListener(c)
 	}
 	if err := c.served.RunOnce(); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
@@ -97,14 +94,6 @@ func (t TLS) base() (*tls.Config, error) {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	return c, nil
-}
-
-// Enqueue implements dynamiccertificates.Listener: the files have another certificate.
-func (c *certificates) Enqueue() {
-	select {
-	case c.changed <- struct{}{}:
-	default: // the one before was not taken yet, and says the same
-	}
 }
 
 // leaf returns the certificate that is served now.

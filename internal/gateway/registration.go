@@ -12,9 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -27,9 +25,9 @@ import (
 const (
 	// registerTimeout bounds one request to the API or the server.
 	registerTimeout = 10 * time.Second
-	// stableAfter is how long an object must exist for the backoff to start anew. A
-	// controller that cannot reach the gateway deletes it over and over.
-	stableAfter = 10 * time.Minute
+	// registerInterval is how soon an object is made again that was deleted: a controller that
+	// cannot reach the gateway deletes it over and over.
+	registerInterval = time.Minute
 )
 
 // RegistrationConfig says who is registered.
@@ -57,8 +55,6 @@ type Registration struct {
 	certificates *certificates
 	// renewed is true once this process has written the object.
 	renewed bool
-	// logged is the last error that was logged.
-	logged string
 }
 
 // NewRegistration checks cfg and sends nothing yet.
@@ -84,30 +80,28 @@ func NewRegistration(api *rest.Config, cfg RegistrationConfig) (*Registration, e
 // with the pod. A server that does not answer is not registered, because the
 // controller never retries one that it could not reach.
 func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface) {
-	failures := 0 // in a row; that the object was deleted is one
+	failures, logged := 0, "" // in a row; the last error
 	for ctx.Err() == nil {
-		began := time.Now()
-		err := r.keep(ctx, server)
-		if ctx.Err() != nil {
-			return
+		again := retry.WithJitter(registerInterval)
+		if err := r.keep(ctx, server); err != nil {
+			failures++
+			again = retry.Transient.AfterWithJitter(failures)
+			if err.Error() != logged && ctx.Err() == nil {
+				klog.ErrorS(err, "Cannot register for the CSI-Addons controller, retrying")
+			}
+			logged = err.Error()
+		} else {
+			failures, logged = 0, ""
 		}
-		if err != nil && err.Error() != r.logged { // repetitions are logged once
-			r.logged = err.Error()
-			klog.ErrorS(err, "Cannot register for the CSI-Addons controller, retrying")
-		}
-		if err == nil && time.Since(began) >= stableAfter {
-			failures = 0
-		}
-		failures++
 		select {
 		case <-ctx.Done():
-		case <-time.After(retry.Transient.AfterWithJitter(failures)):
+		case <-time.After(again):
 		}
 	}
 }
 
-// keep writes the object if that is needed and watches it. It returns nil when the
-// object has to be checked again.
+// keep writes the object if that is needed: it is not there, was not written by this process, or has
+// another certificate than the gateway serves with.
 func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface) error {
 	name, err := r.name(ctx, server)
 	if err != nil {
@@ -118,29 +112,21 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 		return err
 	}
 	wanted := r.cfg.object(name, certificate, time.Now())
-	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, wanted.GetName()).String()}
-	listing, cancel := context.WithTimeout(ctx, registerTimeout)
+	reading, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	list, err := r.objects.List(listing, only)
+	there, err := r.objects.Get(reading, wanted.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the API does not have the kind: the CSI-Addons controller is not installed: %w", err)
+		return r.write(ctx, "create", wanted)
 	case err != nil:
-		return fmt.Errorf("list csiaddonsnodes: %w", err)
-	case len(list.Items) == 0:
-		err = r.write(ctx, "create", wanted)
-	case list.Items[0].GetDeletionTimestamp() != nil:
-		// Created again when the controller has removed its finalizer.
-	case !r.renewed:
-		// The controller reconnects when an annotation changes.
-		err = r.write(ctx, "patch", wanted)
+		return fmt.Errorf("get csiaddonsnodes: %w", err)
+	case there.GetDeletionTimestamp() != nil:
+		return nil // created again when the controller has removed its finalizer
 	}
-	if err != nil {
-		return err
+	if now, err := registration.Certificate(there.GetAnnotations()); r.renewed && err == nil && now.Equal(certificate) {
+		return nil
 	}
-	r.logged = ""
-	only.ResourceVersion = list.GetResourceVersion()
-	return r.untilDeleted(ctx, only)
+	return r.write(ctx, "patch", wanted) // the controller reconnects when an annotation changes
 }
 
 // name returns the name to register. It asks the server for its own in any case, which
@@ -172,49 +158,16 @@ func (r *Registration) write(ctx context.Context, verb string, wanted *unstructu
 		if change, err = wanted.MarshalJSON(); err == nil {
 			_, err = r.objects.Patch(ctx, wanted.GetName(), types.MergePatchType, change, metav1.PatchOptions{})
 		}
-		if apierrors.IsNotFound(err) {
-			return nil // deleted meanwhile, which the watch reports
-		}
 	}
-	if err != nil {
+	switch {
+	case verb == "create" && apierrors.IsNotFound(err):
+		return fmt.Errorf("the API does not have the kind: the CSI-Addons controller is not installed: %w", err)
+	case err != nil:
 		return fmt.Errorf("%s csiaddonsnodes: %w", verb, err)
 	}
 	r.renewed = true
 	klog.InfoS("Registered for the CSI-Addons controller", "csiAddonsNode", klog.KObj(wanted), "endpoint", r.cfg.endpoint(), "verb", verb)
 	return nil
-}
-
-// untilDeleted watches the object. It returns nil when it was deleted, the watch ended or
-// the certificate was replaced.
-func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions) error {
-	w, err := r.objects.Watch(ctx, only)
-	if err != nil {
-		return fmt.Errorf("watch csiaddonsnodes: %w", err)
-	}
-	defer context.AfterFunc(ctx, w.Stop)()
-	defer w.Stop()
-	for {
-		var event watch.Event
-		var open bool
-		select {
-		case <-r.certificates.changed:
-			r.renewed = false
-			return nil
-		case event, open = <-w.ResultChan():
-		}
-		if !open {
-			return nil
-		}
-		switch event.Type {
-		case watch.Deleted:
-			klog.InfoS("The registration for the CSI-Addons controller was deleted, creating it again")
-			return nil
-		case watch.Error:
-			// Mostly a resource version that is too old: the next list has a new one.
-			return fmt.Errorf("watch csiaddonsnodes: %w", apierrors.FromObject(event.Object))
-		default: // changes by others stay
-		}
-	}
 }
 
 const (

@@ -51,7 +51,7 @@ func registering(t *testing.T, api *fake.FakeDynamicClient, cfg RegistrationConf
 	t.Helper()
 	served := &testContent{t: t}
 	served.renew()
-	return registeringWith(t, api, cfg, server, &certificates{content: served, changed: make(chan struct{}, 1)})
+	return registeringWith(t, api, cfg, server, &certificates{content: served})
 }
 
 func registeringWith(t *testing.T, api *fake.FakeDynamicClient, cfg RegistrationConfig, server *named, certs *certificates) (end func()) {
@@ -143,7 +143,7 @@ func TestRegistrationComesBack(t *testing.T) {
 		defer registering(t, api, ours, &named{name: "node-healer.csi-addons.io"})()
 		name := registered(t, api).GetName()
 		must(t, api.Resource(registration.CSIAddonsNodes).Namespace("ns").Delete(t.Context(), name, metav1.DeleteOptions{}))
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * registerInterval)
 		synctest.Wait()
 		if registered(t, api) == nil {
 			t.Error("it stays deleted")
@@ -160,7 +160,7 @@ func TestRegistrationWaits(t *testing.T) {
 		"for the controller": func(api *fake.FakeDynamicClient, _ *named) func() {
 			var missing atomic.Bool
 			missing.Store(true)
-			api.PrependReactor("list", "csiaddonsnodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			api.PrependReactor("create", "csiaddonsnodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return missing.Load(), nil, apierrors.NewNotFound(registration.CSIAddonsNodes.GroupResource(), "")
 			})
 			return func() { missing.Store(false) }
@@ -208,11 +208,11 @@ func TestRegistrationHasTheCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		served := &testContent{t: t}
 		served.renew()
-		certs := &certificates{content: served, changed: make(chan struct{}, 1)}
+		certs := &certificates{content: served}
 		api, server := newAPI(), &named{name: "node-healer.csi-addons.io"}
 		defer registeringWith(t, api, ours, server, certs)()
 		for range 2 {
-			time.Sleep(time.Minute)
+			time.Sleep(2 * registerInterval)
 			synctest.Wait()
 			want, err := certs.leaf()
 			must(t, err)
@@ -221,7 +221,6 @@ func TestRegistrationHasTheCertificate(t *testing.T) {
 				t.Errorf("got %v, %v", got, err)
 			}
 			served.renew()
-			certs.Enqueue()
 		}
 	})
 }
