@@ -229,15 +229,10 @@ func sharingOf(m facts.Mount, onHost []facts.Mount) facts.Sharing {
 		return facts.SharingNone
 	case host(p.Master) && p.Shared == 0:
 		return facts.SharingSlave
-	case host(p.Master):
-		return facts.SharingSlaveOwn
 	case host(p.Shared):
 		return facts.SharingPeer
-	case p.Master == 0 && len(onHost) > 0:
-		return facts.SharingOwn
-	default:
-		return facts.SharingUnknown
 	}
+	return facts.SharingUnknown
 }
 
 // addUnprobed adds a container that gave no answer, while others have a stale mount of

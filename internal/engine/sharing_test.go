@@ -19,13 +19,13 @@ func TestSharingOf(t *testing.T) {
 		"private, nothing on the host": {facts.Propagation{}, nil, facts.SharingNone},
 		"slave":                        {facts.Propagation{Master: 4}, onHost, facts.SharingSlave},
 		"slave of another of the host": {facts.Propagation{Master: 5}, onHost, facts.SharingSlave},
-		"slave, and shared":            {facts.Propagation{Master: 4, Shared: 7}, onHost, facts.SharingSlaveOwn},
+		"slave, and shared":            {facts.Propagation{Master: 4, Shared: 7}, onHost, facts.SharingUnknown},
 		"peer":                         {facts.Propagation{Shared: 4}, onHost, facts.SharingPeer},
-		"shared with others":           {facts.Propagation{Shared: 7}, onHost, facts.SharingOwn},
+		"shared with others":           {facts.Propagation{Shared: 7}, onHost, facts.SharingUnknown},
 		"slave of somebody":            {facts.Propagation{Master: 9}, onHost, facts.SharingUnknown},
 		"slave, nothing on the host":   {facts.Propagation{Master: 4}, nil, facts.SharingUnknown},
 		"shared, nothing on the host":  {facts.Propagation{Shared: 4}, nil, facts.SharingUnknown},
-		"the host's is private":        {facts.Propagation{Shared: 4}, []facts.Mount{{}}, facts.SharingOwn},
+		"the host's is private":        {facts.Propagation{Shared: 4}, []facts.Mount{{}}, facts.SharingUnknown},
 	} {
 		if got := sharingOf(facts.Mount{Propagation: tc.p}, tc.onHost); got != tc.want {
 			t.Errorf("%s: %s", name, got)

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"cmp"
 	"fmt"
 	"syscall"
 
@@ -46,18 +45,14 @@ func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	}
 	if w.Ours == (facts.Ref{}) {
 		s.clone, s.ours, s.err = cloneSource(w.Source, w.Sub, func(fd int) error {
-			return mount.SetAttr(fd, w.Attr|facts.AttrGuard, cmp.Or(propagationOf[w.Sharing].before, unix.MS_PRIVATE))
+			propagation := uint64(unix.MS_PRIVATE) // a peer joins the group of its source (finalize)
+			if w.Sharing == facts.SharingSlave {
+				propagation = unix.MS_SLAVE
+			}
+			return mount.SetAttr(fd, w.Attr|facts.AttrGuard, propagation)
 		})
 	}
 	return s
-}
-
-// propagationOf has the propagation types of ours: before it is moved (MS_PRIVATE if none is
-// given), and in the end, if another one is given. A peer joins the group of its source (finalize).
-var propagationOf = map[facts.Sharing]struct{ before, after uint64 }{
-	facts.SharingSlave:    {before: unix.MS_SLAVE},
-	facts.SharingOwn:      {after: unix.MS_SHARED},
-	facts.SharingSlaveOwn: {before: unix.MS_SLAVE, after: unix.MS_SHARED},
 }
 
 func (s *swap) close() {
@@ -125,7 +120,7 @@ func (s *swap) finalize() (err error) {
 		}
 		pause("replace-in-container/joined")
 	}
-	if err := s.set(s.query.Attr, propagationOf[s.query.Sharing].after); err != nil {
+	if err := s.set(s.query.Attr, 0); err != nil {
 		return err
 	}
 	pause("replace-in-container/finalized")

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -22,39 +21,20 @@ import (
 // maxPeers is how many peers of a connection are named, the most silent ones first.
 const maxPeers = 4
 
-// peers tells with whom the daemons of each connection are connected by TCP. The sockets of a network
-// namespace are read once for all daemons in it, as the kernel goes through its table of all namespaces
-// for each reader: 5 ms and more. No namespace is entered. One may have any number of sockets: where there
-// are more than can be read in time nothing is told. The time is that of one process, for all namespaces:
-// their order is random, so that none with many sockets always keeps those of others from being told.
+// peers tells with whom the daemons of each connection are connected by TCP. No network namespace is
+// entered. One may have any number of sockets: where there are more than can be read in time nothing is
+// told. The time is that of one process, for all daemons, in random order.
 func (s *scan) peers(daemons []connections) map[uint64][]facts.Peer {
-	byNetwork := map[string][]connections{}
-	for _, d := range daemons {
-		if len(d.sockets) == 0 {
-			continue
-		}
-		var network string
-		err := s.proc.inThread(d.by.PID, func(dir string) (err error) {
-			network, err = s.proc.readlink(dir + "/ns/net")
-			return err
-		})
-		if err == nil { // else it has ended
-			byNetwork[network] = append(byNetwork[network], d)
-		}
-	}
 	found := map[uint64][]facts.Peer{}
 	reads := &scan{proc: s.proc, end: time.Now().Add(min(itemTimeout, time.Until(s.end)))}
-	each(reads, slices.Collect(maps.Values(byNetwork)), s.peersIn, func(in []connections, of map[uint64]facts.Peer, _ bool) {
-		for _, d := range in {
-			for _, socket := range d.sockets {
-				if p, connected := of[socket]; connected {
-					found[d.by.Connection] = append(found[d.by.Connection], p)
-				}
-			}
-		}
+	connected := slices.DeleteFunc(slices.Clone(daemons), func(d connections) bool { return len(d.sockets) == 0 })
+	each(reads, connected, s.peersOf, func(d connections, of []facts.Peer, _ bool) {
+		found[d.by.Connection] = append(found[d.by.Connection], of...)
 	})
 	for connection, all := range found {
-		found[connection] = named(all)
+		if found[connection] = named(all); len(all) == 0 {
+			delete(found, connection)
+		}
 	}
 	return found
 }
@@ -72,24 +52,18 @@ func named(all []facts.Peer) (named []facts.Peer) {
 	return named
 }
 
-// peersIn returns the peers of sockets of daemons in one network namespace. Where the number of the
-// first daemon is another process's by now none is found: that has none of these sockets, or is in the
-// same namespace.
-func (s *scan) peersIn(daemons []connections) (found map[uint64]facts.Peer) {
+// peersOf returns the peers of a daemon's sockets. Where the daemon's number is another process's by now
+// none is found: that has none of these sockets.
+func (s *scan) peersOf(d connections) (found []facts.Peer) {
 	end := time.Now().Add(itemTimeout)
-	open := map[uint64]bool{}
-	for _, d := range daemons {
-		for _, socket := range d.sockets {
-			open[socket] = true
-		}
-	}
-	err := s.proc.inThread(daemons[0].by.PID, func(dir string) error {
-		found = map[uint64]facts.Peer{}
+	err := s.proc.inThread(d.by.PID, func(dir string) error {
+		found = nil
 		for _, table := range []string{"/net/tcp", "/net/tcp6"} {
-			err := s.readPeers(dir+table, open, end, found)
+			peers, err := s.readPeers(dir+table, d.sockets, end)
 			if err != nil && (!errors.Is(err, unix.ENOENT) || table == "/net/tcp") { // a kernel may have no IPv6
 				return err
 			}
+			found = append(found, peers...)
 		}
 		return nil
 	})
@@ -99,17 +73,17 @@ func (s *scan) peersIn(daemons []connections) (found map[uint64]facts.Peer) {
 	return found
 }
 
-// readPeers adds with whom the open sockets are connected, or begin to be, that accepted no
+// readPeers returns with whom the open sockets are connected, or begin to be, that accepted no
 // connection themselves. proc_net_tcp has the listening sockets first, and ends each line with more:
 //
 //	  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //	   3: 0100007F:A2C6 0500000A:01BB 01 00000012:00000000 01:00000014 00000003     0        0 4711 ...
 //	(0)   (1)           (2)           (3)(4)               (5)         (6)          (7)      (8)(9)
-func (s *scan) readPeers(file string, open map[uint64]bool, end time.Time, found map[uint64]facts.Peer) error {
+func (s *scan) readPeers(file string, open []uint64, end time.Time) (found []facts.Peer, err error) {
 	const established, connecting, listens = "01", "02", "0A"
 	fd, err := s.proc.open(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	table := os.NewFile(uintptr(fd), file)
 	defer table.Close()
@@ -117,7 +91,7 @@ func (s *scan) readPeers(file string, open map[uint64]bool, end time.Time, found
 	lines := bufio.NewScanner(table)
 	for lines.Scan() {
 		if time.Now().After(end) {
-			return errTooManyFiles
+			return nil, errTooManyFiles
 		}
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 10 {
@@ -128,12 +102,12 @@ func (s *scan) readPeers(file string, open map[uint64]bool, end time.Time, found
 		switch state := fields[3]; {
 		case state == listens:
 			listening[port] = true
-		case (state == established || state == connecting) && open[socket] && !listening[port]:
+		case (state == established || state == connecting) && slices.Contains(open, socket) && !listening[port]:
 			retransmits, _ := strconv.ParseUint(fields[6], 16, 16)
-			found[socket] = facts.Peer{Address: addressIn(fields[2]), Connected: state == established, Retransmits: int(retransmits)}
+			found = append(found, facts.Peer{Address: addressIn(fields[2]), Connected: state == established, Retransmits: int(retransmits)})
 		}
 	}
-	return lines.Err()
+	return found, lines.Err()
 }
 
 // addressIn parses 0500000A:01BB, 10.0.0.5:443 on a little-endian machine: each four bytes of the address

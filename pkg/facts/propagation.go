@@ -24,15 +24,11 @@ const (
 	// SharingSlave and SharingPeer are a slave and a peer of the host's mount.
 	SharingSlave Sharing = "slave"
 	SharingPeer  Sharing = "peer"
-	// SharingOwn is a peer group without the host's mount, SharingSlaveOwn one that
-	// receives from the host's mount.
-	SharingOwn      Sharing = "own"
-	SharingSlaveOwn Sharing = "slave-own"
-	// SharingUnknown stays private.
+	// SharingUnknown stays private: another way, as of a container that shares its mounts itself.
 	SharingUnknown Sharing = "unknown"
 )
 
 // FollowsHost reports whether mounts made on the host appear in the container.
 func (s Sharing) FollowsHost() bool {
-	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
+	return s == SharingSlave || s == SharingPeer
 }

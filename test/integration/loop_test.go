@@ -115,8 +115,8 @@ func hasPidfd(t *testing.T, pid, other int) bool {
 }
 
 // TestLoopHeals kills the daemon of a volume that a container uses, and has the driver
-// stage it again. There is no call: the same container reads again. A dry run only says
-// what it would do.
+// stage it again. There is no call: the same container reads again. A dry run refuses the
+// step.
 func TestLoopHeals(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		t.Run(fmt.Sprintf("dry run %t", dry), func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestLoopHeals(t *testing.T) {
 			u.die()
 			table := n.Table()
 			if dry {
-				harness.Eventually(t, "it is said what would be done", func() bool {
-					return strings.Contains(n.Log.String(), `"The loop would heal a volume"`)
+				harness.Eventually(t, "the step is refused", func() bool {
+					return strings.Contains(harness.Scrape(t, socket), `node_healer_step_refusals_total{driver="test.csi.example.com",rule="mode",step="replace"}`)
 				})
 				n.Expect("abnormal", u.Request(), "--dry-run")
 				n.SameTable(table)

@@ -101,17 +101,9 @@ var replacements = map[string]struct {
 		change: []cases.Change{hostShares, shares(facts.SharingSlave)},
 		want:   facts.ContainerSwap{Sharing: facts.SharingSlave},
 	},
-	"a slave, and shared": {
-		change: []cases.Change{hostShares, shares(facts.SharingSlaveOwn)},
-		want:   facts.ContainerSwap{Sharing: facts.SharingSlaveOwn},
-	},
 	"a peer of the host's": {
 		change: []cases.Change{hostShares, shares(facts.SharingPeer)},
 		want:   facts.ContainerSwap{Sharing: facts.SharingPeer},
-	},
-	"shared with others": {
-		change: []cases.Change{shares(facts.SharingOwn)},
-		want:   facts.ContainerSwap{Sharing: facts.SharingOwn},
 	},
 	"not known with whom it is shared": {
 		change: []cases.Change{hostShares, shares(facts.SharingUnknown)},
