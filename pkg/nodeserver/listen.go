@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -29,8 +28,8 @@ const (
 // Listen opens the server's socket at an endpoint "unix:///path" or
 // "unix:/path". It creates a missing directory (0700), and the socket with mode 0600
 // from the start. It replaces an existing socket only if no process listens on it, and
-// no other file. Closing the listener removes the socket, unless another one has
-// replaced it. A directory with nothing else in it becomes private.
+// no other file. Closing the listener removes the socket. A directory with nothing else in it
+// becomes private.
 func Listen(endpoint string) (net.Listener, error) {
 	return listen(endpoint, makePrivate, func(string, fs.FileMode) error { return nil })
 }
@@ -171,42 +170,17 @@ func bind(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	l := of.(*net.UnixListener)
-	// Go would remove any file that is at the path by then.
-	l.SetUnlinkOnClose(false)
-	info, err := os.Lstat(path)
-	if err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	return &ownListener{UnixListener: l, path: path, own: info}, nil
+	return peerListener{of.(*net.UnixListener)}, nil
 }
 
-// ownListener removes its own socket file when it is closed, and no other.
-type ownListener struct {
-	*net.UnixListener
-
-	path string
-	own  fs.FileInfo
-	once sync.Once
-}
+// peerListener has connections that know who is at their other end.
+type peerListener struct{ *net.UnixListener }
 
 // Accept implements net.Listener.
-func (l *ownListener) Accept() (net.Conn, error) {
+func (l peerListener) Accept() (net.Conn, error) {
 	conn, err := l.AcceptUnix()
 	if err != nil {
 		return nil, err
 	}
 	return withPeer(conn), nil
-}
-
-// Close implements net.Listener. It removes the file first: a server that starts
-// meanwhile finds no file, instead of a stale socket that is about to be removed.
-func (l *ownListener) Close() error {
-	l.once.Do(func() {
-		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
-			_ = os.Remove(l.path)
-		}
-	})
-	return l.UnixListener.Close()
 }

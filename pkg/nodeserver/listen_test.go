@@ -219,23 +219,3 @@ func TestForeignSocketDirectory(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func TestCloseLeavesAnothersSocket(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "d", "s")
-	first, err := Listen("unix://" + sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(sock); err != nil {
-		t.Fatal(err)
-	}
-	second, err := Listen("unix://" + sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = first.Close()
-	if _, err := net.Dial("unix", sock); err != nil {
-		t.Errorf("the second server is cut off: %v", err)
-	}
-	_ = second.Close()
-}

@@ -107,7 +107,7 @@ func TestIsRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close()
-	l := netutil.LimitListener(&ownListener{UnixListener: unix}, 10)
+	l := netutil.LimitListener(peerListener{unix}, 10)
 	accepted := func() bool {
 		t.Helper()
 		c, err := l.Accept()
