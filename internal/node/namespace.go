@@ -199,33 +199,28 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 }
 
 func (n *Namespace) readStatmount() (Table, error) {
-	mounts, _, err := n.list(Table{}, nil)
+	mounts, err := n.list()
 	return NewTable(mounts), err
 }
 
-// list reads all mounts, but for those of an old table, by their ids: these are reused.
-func (n *Namespace) list(old Table, byID map[uint64]int) (mounts []facts.Mount, reused int, err error) {
+// list reads all mounts.
+func (n *Namespace) list() (mounts []facts.Mount, err error) {
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	mounts = make([]facts.Mount, 0, len(ids))
 	for _, id := range ids {
-		if at, known := byID[id]; known {
-			mounts = append(mounts, old.Mounts()[at])
-			reused++
-			continue
-		}
 		m, err := n.mount(id)
 		if errors.Is(err, unix.ENOENT) {
 			continue // unmounted since it was listed
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		mounts = append(mounts, m)
 	}
-	return mounts, reused, nil
+	return mounts, nil
 }
 
 // mount asks for one mount.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,19 +20,11 @@ import (
 type topology struct {
 	mu    sync.Mutex
 	table Table
-	byID  map[uint64]int // into table.Mounts(); nil while nothing is known
-	// patched is true when since the last reading of the whole table, which began at readAll
-	// and took cost, only new mounts were read.
-	patched bool
-	readAll time.Time
-	cost    time.Duration
+	// known is false while the table has to be read, whatever poll(2) says.
+	known bool
 	// changes counts the polls that reported a change, and the steps.
 	changes int
 }
-
-// maxShare: before the whole table is read again, maxShare times as long has to pass as the last
-// reading took. While mounts come and go all the time, to read it at each change is too dear.
-const maxShare = 20
 
 // Topology returns the mount table for finding mounts in; their options,
 // attributes and propagation are left out. Where the kernel has no unique mount
@@ -45,18 +36,19 @@ func (n *Namespace) Topology() (Table, error) {
 	t := &n.topology
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	affordable := time.Since(t.readAll) >= maxShare*t.cost
 	// A poll tells of a change once, so it comes first, whatever is known.
-	if !n.moved() && t.byID != nil && (!t.patched || !affordable) {
+	if !n.moved() && t.known {
 		return t.table, nil
 	}
-	if affordable {
-		t.byID = nil
-	}
-	if err := n.update(); err != nil {
-		t.byID = nil
+	mounts, err := n.list()
+	if t.known = err == nil; !t.known {
 		return n.Mounts()
 	}
+	for i := range mounts { // what may change without an event
+		m := &mounts[i]
+		m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
+	}
+	t.table = NewTable(mounts)
 	return t.table, nil
 }
 
@@ -93,40 +85,11 @@ func (n *Namespace) changed() {
 	n.topology.changes++
 }
 
-// update reads what is new, or everything where nothing is known. A mount keeps
-// its id when it is moved, so a change that no id explains makes it read
-// everything, too. A mount that was moved while others came or went is found when
-// everything is read the next time, which is soon (maxShare).
-func (n *Namespace) update() error {
-	t := &n.topology
-	start := time.Now()
-	mounts, reused, err := n.list(t.table, t.byID)
-	if err != nil {
-		return err
-	}
-	if reused > 0 && reused == len(mounts) && reused == len(t.byID) {
-		t.byID = nil
-		return n.update()
-	}
-	byID := make(map[uint64]int, len(mounts))
-	for i := range mounts {
-		m := &mounts[i]
-		byID[m.ID] = i
-		// What may change without an event is left out.
-		m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
-	}
-	t.table, t.byID = NewTable(mounts), byID
-	if t.patched = reused > 0; !t.patched {
-		t.readAll, t.cost = start, time.Since(start)
-	}
-	return nil
-}
-
 // forget makes the next Topology read everything.
 func (t *topology) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.byID = nil
+	t.known = false
 }
 
 // Refresh reads mounts that were found in the topology again. It is false when one of
@@ -156,7 +119,7 @@ func (n *Namespace) IsTop(m facts.Mount) bool {
 	stack := table.Stack(m.Path)
 	top := len(stack) > 0 && stack[0].Same(m)
 	if !top {
-		n.topology.forget() // it may have been covered by a move, which no new id tells
+		n.topology.forget() // a directory above may have been renamed, of which no event tells
 	}
 	return top
 }
