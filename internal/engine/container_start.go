@@ -33,8 +33,13 @@ func (o *observation) mountedAnew(p healer.MountPoint) bool {
 		return false
 	}
 	top, mounted := p.Top()
-	known := mounted && top.ID != 0 && p.Want != nil && o.c.RecordOfThisBoot() // without a unique id no mount is known to be the recorded one
-	return !known || p.Want.MountID != top.ID || p.Want.Since != 0
+	switch {
+	case !mounted, top.ID == 0: // without a unique id no mount is known to be the recorded one
+		return true
+	case p.Want == nil || !o.c.RecordOfThisBoot():
+		return top.ID > o.known.started
+	}
+	return p.Want.MountID != top.ID || p.Want.Since != 0
 }
 
 // beneathMountPoint returns the directory on which the mounts of a mount point are
@@ -57,6 +62,15 @@ func (o *observation) startedWith(mounts []facts.ContainerMount, s containerScan
 		default:
 			others = append(others, m)
 		}
+	}
+	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 && !s.cut {
+		var newest uint64
+		for _, p := range s.needScan {
+			if top, mounted := p.Top(); mounted {
+				newest = max(newest, top.ID)
+			}
+		}
+		o.remember(func(v *scannedVolume) { v.started = max(v.started, newest) })
 	}
 	return others
 }

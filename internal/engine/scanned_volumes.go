@@ -30,6 +30,9 @@ type scannedVolume struct {
 	newest uint64
 	// healthy is when that check began, in time since the boot.
 	healthy time.Duration
+	// started is the highest unique id of mounts at mount points without a record for which
+	// a scan found no container that started with something else.
+	started uint64
 	// lookedUp is true once its FUSE daemon said that a name which cannot exist does not.
 	lookedUp bool
 	// synced is the last fsync(2) that showed that an ext4 shut itself down, or a later one of the same.

@@ -121,7 +121,7 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	case err != nil:
 		return fmt.Errorf("get csiaddonsnodes: %w", err)
 	case there.GetDeletionTimestamp() != nil:
-		return nil // created again when the controller has removed its finalizer
+		return errors.New("the registration is being deleted, and is created again when its finalizers are gone")
 	}
 	if now, err := registration.Certificate(there.GetAnnotations()); r.renewed && err == nil && now.Equal(certificate) {
 		return nil

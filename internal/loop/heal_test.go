@@ -434,9 +434,10 @@ func TestWhatFailedIsPublished(t *testing.T) {
 // A check after which a heal comes says so; the report of the heal, and of checks after which
 // none comes, do not.
 func TestThatAHealFollowsIsPublished(t *testing.T) {
-	for action, follows := range map[Action]bool{Heal: true, Observe: false} {
+	for action, follows := range map[Action]bool{Heal: true, Observe: false, Heal + " dry": false} {
 		n := acting(1)
-		n.action = action
+		real, dry := strings.CutSuffix(string(action), " dry")
+		n.action, n.dryRun = Action(real), dry
 		run(t, n, func() {
 			time.Sleep(2 * time.Minute)
 			n.do(func() { n.published = nil })

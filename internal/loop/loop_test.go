@@ -51,8 +51,9 @@ type fakeNode struct {
 
 	// interval is the loop's; 0: a minute.
 	interval time.Duration
-	// action is what the loop may do.
+	// action is what the loop may do, and dryRun whether the engine then changes nothing.
 	action Action
+	dryRun bool
 	// faults are what ails volumes, beside lost mounts.
 	faults map[string]*fault
 
@@ -273,7 +274,7 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
-		l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover})
+		l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
 		}

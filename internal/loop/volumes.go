@@ -86,6 +86,7 @@ func newVolumes() volumes {
 type mounted struct {
 	id   uint64
 	dev  facts.Dev
+	root string
 	fuse bool
 }
 
@@ -136,7 +137,7 @@ func (vs *volumes) syncMounts(list []facts.Mount) (changed []*volume, unknown bo
 	vs.mounts = make(map[string][]mounted, len(before))
 	stayed := map[facts.Dev]bool{}
 	for _, m := range list {
-		now := mounted{cmp.Or(m.ID, uint64(m.OldID)), m.Dev, facts.IsFUSE(m.FSType)}
+		now := mounted{cmp.Or(m.ID, uint64(m.OldID)), m.Dev, m.Root, facts.IsFUSE(m.FSType)}
 		vs.mounts[m.Path] = append(vs.mounts[m.Path], now)
 		stayed[m.Dev] = stayed[m.Dev] || there[now]
 	}

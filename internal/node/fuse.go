@@ -61,20 +61,17 @@ func (n *Node) FUSEWaiting(ctx context.Context, dev facts.Dev) int {
 	return waiting
 }
 
-// AbortFUSE ends a connection for good: what waits fails, and what was not written yet is lost. It
-// revalidates when its turn has come: the walks of other volumes may have taken long. It waits for the
-// worker that may have waited for the daemon.
+// MayAbortFUSE fails with ErrRefused where AbortFUSE must not run: where more than the
+// volume's mounts have the connection, as far as the mount namespaces can be read.
+func (n *Node) MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error {
+	plan.CheckOnly = true
+	return n.abortFUSE(ctx, plan, func(context.Context) error { return nil })
+}
+
+// AbortFUSE ends a connection for good: what waits fails, and what was not written yet is
+// lost. It waits for the worker that may have waited for the daemon.
 func (n *Node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
-	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
-	defer cancel()
-	err := n.probes.serialize(call, abortWalk, func() error {
-		if err := revalidate(call); err != nil {
-			return err
-		}
-		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, plan)
-		return err
-	})
-	if err != nil {
+	if err := n.abortFUSE(ctx, plan, revalidate); err != nil {
 		return err
 	}
 	for end := time.Now().Add(abortGrace); n.probes.outstanding(storageOf(plan.Mount)) != nil && time.Now().Before(end) && ctx.Err() == nil; {
@@ -89,6 +86,20 @@ const (
 	abortGrace = 2 * time.Second
 	abortPoll  = 5 * time.Millisecond
 )
+
+// abortFUSE revalidates when its turn has come: the walks of other volumes may have
+// taken long.
+func (n *Node) abortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	return n.probes.serialize(call, abortWalk, func() error {
+		if err := revalidate(call); err != nil {
+			return err
+		}
+		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, plan)
+		return err
+	})
+}
 
 // LookUp asks the daemon of a FUSE mount for a name that cannot exist: one question at a time
 // for each connection, and none while the daemon owes an answer to others, or that is not

@@ -144,8 +144,7 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	told(t, e, SuperblockEvent{Dev: served})
 }
 
-// told waits for an event. Others may come before: where there is a udev, it has the kernel
-// tell of devices that were written to.
+// told waits for an event. Others may come before.
 func told(t *testing.T, e *SuperblockEvents, want SuperblockEvent) {
 	t.Helper()
 	for late := time.After(time.Minute); ; {

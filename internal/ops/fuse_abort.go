@@ -38,7 +38,7 @@ func abortFUSE(q facts.AbortPlan) (none struct{}, err error) {
 		return none, fmt.Errorf("fusectl: %w", err)
 	}
 	defer unix.Close(abort)
-	if err := checkOnlyThisVolume(q); err != nil {
+	if err := checkOnlyThisVolume(q); err != nil || q.CheckOnly {
 		return none, err
 	}
 	pause("abort-fuse/checked")

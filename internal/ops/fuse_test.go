@@ -145,6 +145,9 @@ func eventuallyState(t *testing.T, f silentFUSE, want byte) {
 
 func TestAbortFUSE(t *testing.T) {
 	f, other := newSilentFUSE(t), newSilentFUSE(t)
+	if err := f.abort(func(q *facts.AbortPlan) { q.CheckOnly = true }); err != nil || f.aborted(t) {
+		t.Fatalf("a check only: %v", err)
+	}
 	for range 2 {
 		must(t, f.abort(nil))
 		if !f.aborted(t) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -23,11 +24,13 @@ const maxPeers = 4
 
 // peers tells with whom the daemons of each connection are connected by TCP. No network namespace is
 // entered. One may have any number of sockets: where there are more than can be read in time nothing is
-// told. The time is that of one process, for all daemons, in random order.
+// told. The time is that of one process, for all daemons: their order is random, so that none whose
+// namespace has many sockets always keeps those of others from being told.
 func (s *scan) peers(daemons []connections) map[uint64][]facts.Peer {
 	found := map[uint64][]facts.Peer{}
 	reads := &scan{proc: s.proc, end: time.Now().Add(min(itemTimeout, time.Until(s.end)))}
 	connected := slices.DeleteFunc(slices.Clone(daemons), func(d connections) bool { return len(d.sockets) == 0 })
+	rand.Shuffle(len(connected), func(i, j int) { connected[i], connected[j] = connected[j], connected[i] }) //nolint:gosec // an order is no secret
 	each(reads, connected, s.peersOf, func(d connections, of []facts.Peer, _ bool) {
 		found[d.by.Connection] = append(found[d.by.Connection], of...)
 	})

@@ -67,6 +67,8 @@ type AbortPlan struct {
 	// Paths are the volume's mount points, Pods the UIDs of the pods that use it: no
 	// other mount of the superblock may be on the node.
 	Paths, Pods []string
+	// CheckOnly aborts nothing.
+	CheckOnly bool
 }
 
 // Lookup is what a FUSE daemon answered for a name that cannot exist: it answers for its root

@@ -19,7 +19,6 @@ func TestClassify(t *testing.T) {
 		{err: syscall.EACCES, want: "terminal/permission"},
 		{err: syscall.EPERM, want: "terminal/permission"},
 		{err: syscall.ESTALE, want: "retriable/execution"},
-		{err: syscall.ESTALE, want: "retriable/execution"},
 		{err: syscall.ENOTCONN, want: "retriable/execution"},
 		{err: syscall.EBUSY, want: "transient/execution"},
 		{err: syscall.ENOMEM, want: "transient/execution"},

@@ -15,7 +15,7 @@ const (
 	// maxAuditLines bounds one answer, defaultAuditLines is what 0 stands for.
 	maxAuditLines     = 1000
 	defaultAuditLines = 100
-	// maxAuditLineBytes holds an entry of ten texts of adminTextBytes each, also when they
+	// maxAuditLineBytes holds an entry of ten texts of a kilobyte each, also when they
 	// consist of control characters: JSON writes six bytes for each.
 	maxAuditLineBytes = maxResponseBytes / 4
 )

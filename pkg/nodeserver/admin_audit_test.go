@@ -54,9 +54,9 @@ func TestReadAuditKeepsJSON(t *testing.T) {
 
 // A line that no answer should hold is cut.
 func TestReadAuditCutsLongLines(t *testing.T) {
-	got := readAudit(t, auditLines{strings.Repeat("x", maxAuditLineBytes+1)})
-	if len(got) != 1 || len(got[0]) > adminTextBytes {
-		t.Errorf("%d lines", len(got))
+	got := readAudit(t, auditLines{auditText(t, "vol-1", strings.Repeat("x", maxAuditLineBytes)), "no JSON"})
+	if len(got) != 2 || len(got[0]) > adminTextBytes || got[1] != "no JSON" {
+		t.Errorf("%q", got)
 	}
 }
 

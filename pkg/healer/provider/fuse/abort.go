@@ -52,8 +52,9 @@ func whyNotYet(j judgement) string {
 	case !s.long():
 		return fmt.Sprintf("the daemon may only be slow: %d probes within %s had no answer, and it takes %d in a row over at least %s",
 			s.probes, s.last.Sub(s.first).Round(time.Millisecond), minSilentProbes, (minSilentTimeouts * j.sb.Answer.Elapsed).Round(time.Millisecond))
+	default:
+		return j.connection.shared
 	}
-	return ""
 }
 
 // planAbort returns what to abort, with all that is known to be the volume's: its mount

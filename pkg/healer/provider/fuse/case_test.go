@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -22,8 +23,10 @@ type node struct {
 	err     error
 	// waiting is what each call returns, the last one again and again.
 	waiting []int
-	asked   int
-	aborted []facts.AbortPlan
+	// mayAbort is the answer of MayAbortFUSE.
+	mayAbort error
+	asked    int
+	aborted  []facts.AbortPlan
 }
 
 func (n *node) FUSEDaemons(_ context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
@@ -43,6 +46,10 @@ func (n *node) FUSEWaiting(ctx context.Context, _ facts.Dev) int {
 		n.waiting = n.waiting[1:]
 	}
 	return w
+}
+
+func (n *node) MayAbortFUSE(ctx context.Context, _ facts.AbortPlan) error {
+	return cmp.Or(ctx.Err(), n.mayAbort)
 }
 
 func (n *node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {

@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -21,6 +22,8 @@ type connection struct {
 	before, after int
 	// silent is how long and in how many probes it has not answered.
 	silent silence
+	// shared says why the connection must not be aborted; empty: it may, or that was not asked.
+	shared string
 	// written is when the PersistentVolume or its Secret was last changed; zero for unknown.
 	written time.Time
 }
@@ -87,5 +90,14 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, mp healer.MountPo
 	before, _ := kept.(silence)
 	got.silent = before.next(c.OldestMount(dev), c.Superblocks[dev].Answer, got.drains(), time.Now())
 	p.silences.Add(dev, got.silent)
+	if !got.silent.long() {
+		return got, nil
+	}
+	switch err := p.host.MayAbortFUSE(ctx, planAbort(c, mp)); {
+	case errors.Is(err, healer.ErrRefused):
+		got.shared = err.Error()
+	case err != nil:
+		got.shared = "it cannot be told whether only this volume has the connection: " + err.Error()
+	}
 	return got, nil
 }

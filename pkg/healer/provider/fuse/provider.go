@@ -19,6 +19,7 @@ import (
 type Host interface {
 	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
 	FUSEWaiting(ctx context.Context, dev facts.Dev) int
+	MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error
 	AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error
 }
 

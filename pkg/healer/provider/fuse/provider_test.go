@@ -323,6 +323,17 @@ func TestAbortConnection(t *testing.T) {
 		t.Errorf("aborted %+v", plan)
 	}
 
+	// Another volume has the connection, too.
+	n.mayAbort = fmt.Errorf("%w: also mounted on /x", healer.ErrRefused)
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "also mounted on /x") {
+		t.Errorf("%+v", s)
+	}
+	n.mayAbort = errors.New("no worker")
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "it cannot be told whether") {
+		t.Errorf("%+v", s)
+	}
+	n.mayAbort = nil
+
 	// It answers something: all begins anew.
 	n.waiting = []int{2, 1, 1}
 	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "the daemon answers requests") {
@@ -451,6 +462,9 @@ func TestConformance(t *testing.T) {
 		"stopped":   func() healer.Case { return seen(silent(), connection{daemons: inState('T'), before: 1, after: 1}) },
 		"hung":      func() healer.Case { return seen(silent(), connection{daemons: lives, before: 1, after: 1}) },
 		"hung long": func() healer.Case { return seen(silent(), connection{daemons: lives, silent: longAgo}) },
+		"hung, shared": func() healer.Case {
+			return seen(silent(), connection{daemons: lives, silent: longAgo, shared: "also mounted on /x"})
+		},
 		"many": func() healer.Case {
 			return seen(silent(), connection{daemons: facts.FUSEDaemons{Processes: slices.Repeat(lives.Processes, 1000)}})
 		},

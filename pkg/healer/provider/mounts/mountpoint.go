@@ -144,7 +144,7 @@ func meantWritable(c healer.Case, p healer.MountPoint) bool {
 		return !p.Want.Attr.Has(facts.AttrReadOnly) && !p.Want.ReadOnlySuper
 	}
 	sb := c.Superblock(p)
-	protected := sb.ProtectedBlock() && (sb.Device == nil || !c.Record.WasWritable(c.BootID, sb.Device.DiskSeq))
+	protected := sb.ProtectedBlock() && !c.Record.WasWritable(c.BootID, sb.Device.DiskSeq)
 	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly) && !protected
 }
 
