@@ -436,8 +436,8 @@ func TestWhatFailedIsPublished(t *testing.T) {
 func TestThatAHealFollowsIsPublished(t *testing.T) {
 	for action, follows := range map[Action]bool{Heal: true, Observe: false, Heal + " dry": false} {
 		n := acting(1)
-		real, dry := strings.CutSuffix(string(action), " dry")
-		n.action, n.dryRun = Action(real), dry
+		what, dry := strings.CutSuffix(string(action), " dry")
+		n.action, n.dryRun = Action(what), dry
 		run(t, n, func() {
 			time.Sleep(2 * time.Minute)
 			n.do(func() { n.published = nil })
