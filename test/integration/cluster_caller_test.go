@@ -69,7 +69,7 @@ func TestCallerChoosesNoBackend(t *testing.T) {
 		ask("abnormal:", "NodeStageVolume: UNAUTHENTICATED: terminal; "+seeDriversLog)
 	}
 	d.Behave(csidriver.Mode{UserKey: oddSecret})
-	ask("healed:", "restage of the staging mount point in ")
+	ask("healed:", "restage of the staging mount point")
 	harness.Eventually(t, "events tell it", func() bool {
 		all, messages := m.told(v.pod.Name)
 		quotesNothing(t, oddSecret, "an event", messages)
@@ -113,10 +113,10 @@ func TestCallerChoosesNothingOfDelegate(t *testing.T) {
 			return saysAll(said, has...)
 		})
 	}
-	ask("healed:", "delegate of the target failed", "NodeHealer: UNAUTHENTICATED", "no secrets", "rebind of the target in ")
+	ask("healed:", "delegate of the target failed", "NodeHealer: UNAUTHENTICATED", "no secrets", "rebind of the target")
 	v.Lose()
 	d.Behave(csidriver.Mode{Heal: csidriver.Publishes})
-	ask("healed:", "delegate of the target in ")
+	ask("healed:", "delegate of the target")
 	got, err := d.LastHeal(v.ID)
 	harness.Must(t, err)
 	want := &healerpb.NodeHealerRequest{

@@ -57,7 +57,7 @@ func TestHostileDriver(t *testing.T) {
 			logged := len(n.Log.String())
 			n.Expect("healthy", v.Request())
 			v.Unpublish()
-			n.Expect("healed", v.Request(), "rebind of the target in ")
+			n.Expect("healed", v.Request(), "rebind of the target")
 			n.SameTable(before)
 			n.Expect("healthy", v.Request())
 			n.Stop()

@@ -51,6 +51,7 @@ func TestInContainerUserNamespace(t *testing.T) {
 		})
 	}
 	c := start("before")
+	c.AwaitTurns() // with the root of its own
 	s.known()
 	before := c.Mounts()
 	for range 2 {

@@ -29,7 +29,7 @@ func TestRestageLongSource(t *testing.T) {
 	} {
 		d.KillDaemon(v)
 		d.Behave(mode)
-		n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ", name)
+		n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed", name)
 		disconnected(t, v.Staging)
 		disconnected(t, v.MountPoint())
 		stood := harness.Layers(t, v.Staging)
@@ -39,7 +39,7 @@ func TestRestageLongSource(t *testing.T) {
 		d.Behave(csidriver.Mode{Source: source})
 		n.Stop()
 		n.Start() // it forgets whom it leaves alone
-		n.Expect("healed", d.Request(v), "restage of the staging mount point in ", "; replace of the target in ")
+		n.Expect("healed", d.Request(v), "restage of the staging mount point", "; replace of the target")
 		d.SameTable(v, before)
 	}
 }
@@ -56,6 +56,6 @@ func TestRestageOverFiles(t *testing.T) {
 	harness.Must(t, os.WriteFile(fmt.Sprintf("/proc/self/fd/%d/%s/file-of-somebody", around, filepath.Base(v.Staging)), nil, 0o600))
 	harness.Must(t, unix.Close(around))
 	dead := n.Table()
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ", "TargetNotEmpty")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed", "TargetNotEmpty")
 	n.SameTable(dead)
 }

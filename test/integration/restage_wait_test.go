@@ -95,7 +95,7 @@ func TestRestageWaits(t *testing.T) {
 
 	d.KillDaemon(v)
 	d.Behave(late)
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ", "NodeStageVolume: DEADLINE_EXCEEDED")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed", "NodeStageVolume: DEADLINE_EXCEEDED")
 	disconnected(t, v.Staging)
 	n.Expect("abnormal", d.Request(v), "Refused: ")
 	waiting := func() bool { return len(mounters(t, v.Staging)) == 1 }
@@ -130,7 +130,7 @@ func TestRestageOfADaemonThatGivesUp(t *testing.T) {
 	before := d.Table(v)
 	d.KillDaemon(v)
 	d.Behave(csidriver.Mode{GivesUp: true})
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point in ")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point")
 	harness.Must(t, unix.Kill(daemonOf(t, d, v), unix.SIGTERM))
 	harness.Eventually(t, "the daemon gave up", func() bool { return len(harness.Layers(t, v.Staging)) == 0 })
 	d.Behave(csidriver.Mode{})

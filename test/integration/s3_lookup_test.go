@@ -27,13 +27,13 @@ func TestLookupAfterRestage(t *testing.T) {
 	awaitWritten(t, v, server.Data())
 	server.Revoke("key")
 	d.KillDaemon(v)
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point in ", "BackendUnreachable", "EIO")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point", "BackendUnreachable", "EIO")
 	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "EIO", fmt.Sprintf("process %d rclone", daemonOf(t, d, v)), "Nothing was changed")
 	if said := n.Message(d.Request(v)); strings.Contains(said, "its server") {
 		t.Errorf("a server that refuses a key is called silent: %s", said)
 	}
 	server.Allow("key")
-	n.Expect("healed", d.Request(v), "replace of the target in ", "replace-in-container")
+	n.Expect("healed", d.Request(v), "replace of the target", "replace-in-container")
 	d.SameTable(v, before)
 	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data is another one")

@@ -35,7 +35,7 @@ func TestRestageS3(t *testing.T) {
 	d.KillDaemon(v)
 	server.Revoke("first")
 	server.Allow("second")
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed")
 	d.Behave(second)
 	heals()
 	if v.Sum(v.MountPoint()) != sum {
@@ -45,7 +45,7 @@ func TestRestageS3(t *testing.T) {
 	d.KillDaemon(v)
 	away := server.Data() + ".away"
 	harness.Must(t, os.Rename(server.Data(), away))
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed after ")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point failed")
 	harness.Must(t, os.Rename(away, server.Data()))
 	heals()
 	if v.Sum(v.MountPoint()) != sum {
