@@ -228,14 +228,17 @@ func TestRegistrationHasTheCertificate(t *testing.T) {
 // testContent is a certificate that can be replaced.
 type testContent struct {
 	dynamiccertificates.CertKeyContentProvider
-	t         *testing.T
-	cert, key []byte
+	t    *testing.T
+	pair atomic.Pointer[[2][]byte]
 }
 
 func (c *testContent) renew() {
-	var err error
-	c.cert, c.key, err = makeCertificate(time.Now())
+	cert, key, err := makeCertificate(time.Now())
 	must(c.t, err)
+	c.pair.Store(&[2][]byte{cert, key})
 }
 
-func (c *testContent) CurrentCertKeyContent() (cert, key []byte) { return c.cert, c.key }
+func (c *testContent) CurrentCertKeyContent() (cert, key []byte) {
+	pair := c.pair.Load()
+	return pair[0], pair[1]
+}
