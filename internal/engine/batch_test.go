@@ -68,7 +68,7 @@ func TestStepsThatRunTogether(t *testing.T) {
 	var before, after []string
 	for i, p := range w.paths {
 		before, after = append(before, p+" "), append(after, p+" done")
-		if r.Steps[i].MountPoint != p || r.Steps[i].Err != nil || r.Steps[i].Elapsed <= 0 {
+		if r.Steps[i].MountPoint != p || r.Steps[i].Err != nil {
 			t.Errorf("%+v", r.Steps[i])
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"k8s.io/klog/v2"
 
@@ -19,7 +18,6 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 	if len(admitted) == 0 {
 		return nil
 	}
-	start := time.Now()
 	outcomes, entries := make([]healer.Outcome, len(admitted)), make([]healer.AuditEntry, len(admitted))
 	for i, a := range admitted {
 		outcomes[i] = healer.Outcome{
@@ -38,7 +36,6 @@ func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) [
 	defer func() {
 		for i, o := range outcomes {
 			admitted[i].permit.Leave(o.Err)
-			outcomes[i].Elapsed = time.Since(start)
 			if entries[i].Outcome = "done"; o.Err != nil {
 				class := healer.Classify(o.Err)
 				entries[i].Outcome = class.String() + ": " + o.Err.Error()

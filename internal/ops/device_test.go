@@ -31,14 +31,6 @@ func told(t *testing.T, q ProbeQuery) facts.OpenedDevice {
 	return a.Device
 }
 
-func TestDeviceTells(t *testing.T) {
-	v := newVolume(t, "ext4")
-	q := query(t, v)
-	if got := told(t, q); got != (facts.OpenedDevice{}) {
-		t.Errorf("of a device with which nothing is wrong: %+v", got)
-	}
-}
-
 func TestFileBehindADevice(t *testing.T) {
 	const size = 300 << 20
 	for name, tc := range map[string]struct {

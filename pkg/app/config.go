@@ -62,7 +62,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.StateDir, "state-dir", "/var/lib/node-healer", "`directory` for records and the audit log; one server at a time")
 	f.StringVar(&c.mode, "mode", modeHeal, "`mode`: heal; check (changes no mount and writes to no volume); off (NodeHealer answers UNIMPLEMENTED)")
 	f.StringVar(&c.loop, "loop", cluster.LoopOff, "what the node does by itself: `mode` observe (checks its volumes and reports); heal (also heals them); off. The cluster's setting loop counts instead, unless it is off here")
-	f.BoolVar(&c.DryRun, "dry-run", false, "change nothing, whoever calls")
+	f.BoolVar(&c.DryRun, "dry-run", false, "change nothing, for any caller")
 	f.DurationVar(&c.checkInterval, "check-interval", time.Minute, "with --loop, the time between two checks of a volume whose mounts do not change: 10s to 1h")
 	f.BoolVar(&c.Standalone, "standalone", false, "no API is asked: the caller vouches that the volume it names is wanted")
 	f.StringVar(&c.HostNamespace, "host-mount-namespace", "", "`file` of the host's mount namespace, as /proc/1/ns/mnt; empty: this process's own")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/csi-addons/node-healer/pkg/api"
 )
@@ -131,8 +130,7 @@ type Outcome struct {
 	Cost       Cost
 	// Err is nil when the step ended without an error. That says nothing about
 	// the volume; Report.After does.
-	Err     error
-	Elapsed time.Duration
+	Err error
 	// Note is what the step left different from before; empty for nothing.
 	Note string
 }

@@ -47,11 +47,11 @@ func containerAt(pid int, podUID string) healer.MountPoint {
 	return healer.MountPoint{Role: healer.RoleContainer, Path: in.Path(), PodUID: podUID, InContainer: in}
 }
 
-// stepsAt are steps that ran at mount points /0, /1 and so on, each a millisecond longer.
+// stepsAt are steps that ran at mount points /0, /1 and so on.
 func stepsAt(n int) []healer.Outcome {
 	steps := make([]healer.Outcome, n)
 	for i := range steps {
-		steps[i] = healer.Outcome{Step: "s", MountPoint: fmt.Sprint("/", i), Elapsed: time.Duration(i) * time.Millisecond}
+		steps[i] = healer.Outcome{Step: "s", MountPoint: fmt.Sprint("/", i)}
 	}
 	return steps
 }
@@ -78,7 +78,7 @@ var (
 		Message: "super option shutdown", Advice: "unmount it everywhere, then check it",
 	}
 	noMonitor = healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}}
-	rebound   = healer.Outcome{Step: "rebind", MountPoint: "/p", Elapsed: 12 * time.Millisecond}
+	rebound   = healer.Outcome{Step: "rebind", MountPoint: "/p"}
 )
 
 // found is what only a diagnosis says, as of a check.
@@ -231,7 +231,7 @@ func healedElsewhere() map[string]messageCase {
 					Reason: healer.StaleInContainers, MountPoint: "/proc/7/root/data", Message: "ENOTCONN",
 				}),
 				After: healer.Diagnosis{Case: answering(3*time.Millisecond, published)},
-				Steps: []healer.Outcome{{Step: "replace-in-container", MountPoint: "/proc/7/root/data", Elapsed: time.Millisecond}},
+				Steps: []healer.Outcome{{Step: "replace-in-container", MountPoint: "/proc/7/root/data"}},
 			},
 			says: []string{
 				`pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN)`,
@@ -261,12 +261,12 @@ func TestMessageOfHealed(t *testing.T) {
 		},
 		"steps with different outcomes": {
 			report: healedBy(
-				healer.Outcome{Step: "s", MountPoint: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
-				healer.Outcome{Step: "s", MountPoint: "/b", Elapsed: 9 * time.Millisecond},
-				healer.Outcome{Step: "t", MountPoint: "/b", Elapsed: time.Millisecond},
-				healer.Outcome{Step: "s", MountPoint: "/c", Elapsed: 2 * time.Millisecond},
-				healer.Outcome{Step: "s", MountPoint: "/d", Elapsed: 4 * time.Millisecond, Err: errors.New("no")},
-				healer.Outcome{Step: "s", MountPoint: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
+				healer.Outcome{Step: "s", MountPoint: "/a", Err: errors.New("no")},
+				healer.Outcome{Step: "s", MountPoint: "/b"},
+				healer.Outcome{Step: "t", MountPoint: "/b"},
+				healer.Outcome{Step: "s", MountPoint: "/c"},
+				healer.Outcome{Step: "s", MountPoint: "/d", Err: errors.New("no")},
+				healer.Outcome{Step: "s", MountPoint: "/e", Err: errors.New("never")},
 			),
 			says: []string{"Done: s of /a and /d failed (no); s of /b and /c; t of /b; s of /e failed (never). Now "},
 		},
@@ -305,7 +305,7 @@ func TestMessageOfAbnormal(t *testing.T) {
 		},
 		"after a failed step": {
 			report: unhealed(sick(both, notMounted), healer.Outcome{
-				Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted"),
+				Step: "rebind", MountPoint: "/p", Err: errors.New("move_mount: operation\nnot permitted"),
 			}),
 			says: []string{
 				"target /p: NotMounted (", `Done: rebind of the target failed (move_mount: operation\nnot permitted). `,
@@ -379,14 +379,14 @@ func TestNoticeHasNoTimes(t *testing.T) {
 			func(took time.Duration) healer.Report {
 				return healer.Report{
 					Before: lost, After: healer.Diagnosis{Case: answering(took, mountPoint)},
-					Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: took}},
+					Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p"}},
 				}
 			},
 			"healed: target /p: NotMounted. Done: rebind of the target. Now the target (ext4, rw) answered",
 		},
 		"failed": {
-			func(took time.Duration) healer.Report {
-				return healer.Report{Before: lost, After: lost, Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: took, Err: errors.New("no")}}}
+			func(_ time.Duration) healer.Report {
+				return healer.Report{Before: lost, After: lost, Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Err: errors.New("no")}}}
 			},
 			"abnormal: target /p: NotMounted. Done: rebind of the target failed (no). Afterwards the same",
 		},
@@ -469,7 +469,7 @@ func TestMessageOfManyContainers(t *testing.T) {
 			r := healer.Report{Before: sick(answering(time.Millisecond, host), healer.Condition{
 				Status: healer.Inaccessible, Reason: healer.Disconnected, MountPoint: host.Path, Message: "statx: ENOTCONN", Advice: "delete the pod",
 			})}
-			r.Steps = []healer.Outcome{{Step: "replace", MountPoint: host.Path, Elapsed: time.Millisecond}}
+			r.Steps = []healer.Outcome{{Step: "replace", MountPoint: host.Path}}
 			for i := range n {
 				p := containerAt(1000+i, fmt.Sprintf("8f0b2a1c-6c1f-4c0e-9d0a-%012d", i))
 				r.Before.Case.MountPoints = append(r.Before.Case.MountPoints, p)
@@ -477,7 +477,7 @@ func TestMessageOfManyContainers(t *testing.T) {
 					Status: healer.Inaccessible, Reason: healer.StaleInContainers, MountPoint: p.Path,
 					Message: "it still has the filesystem instance that ended", Advice: "delete the pod",
 				})
-				r.Steps = append(r.Steps, healer.Outcome{Step: "replace-in-container", MountPoint: p.Path, Elapsed: time.Millisecond})
+				r.Steps = append(r.Steps, healer.Outcome{Step: "replace-in-container", MountPoint: p.Path})
 			}
 			r.After.Case = answering(time.Millisecond, host)
 			change(&r)
@@ -516,7 +516,7 @@ func TestMessageSaysThatAStepFailed(t *testing.T) {
 				p.InContainer.Mount.Path = tc.path
 				p.Path = p.InContainer.Path()
 				r.Before.Case.MountPoints = append(r.Before.Case.MountPoints, p)
-				done := healer.Outcome{Step: step, MountPoint: p.Path, Elapsed: time.Millisecond, Err: err}
+				done := healer.Outcome{Step: step, MountPoint: p.Path, Err: err}
 				if tc.notes {
 					done.Note = fmt.Sprint("note ", i)
 				}
