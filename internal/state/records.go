@@ -7,15 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -28,27 +25,12 @@ const recordLimit = 1 << 20
 
 var errTooLarge = fmt.Errorf("it is larger than %d bytes", recordLimit)
 
-// maxCached bounds the records kept in memory. A node has a few hundred volumes.
-const maxCached = 4096
-
 // Records keeps one JSON file for each volume, named by hash: a volume_id may
 // hold any byte and is never part of a path.
-type Records struct {
-	dir string
-	// cache holds what was read, by path, for as long as the file stays the same:
-	// a person may remove or restore one.
-	cache *lru.Cache
-}
-
-type cached struct {
-	file   fs.FileInfo
-	record *healer.Record
-}
+type Records struct{ dir string }
 
 // Records returns the directory's records.
-func (d *Dir) Records() *Records {
-	return &Records{dir: filepath.Join(d.path, recordsDir), cache: lru.New(maxCached)}
-}
+func (d *Dir) Records() *Records { return &Records{dir: filepath.Join(d.path, recordsDir)} }
 
 func (r *Records) path(driver, volumeID string) string {
 	sum := sha256.Sum256([]byte(driver + "\x00" + volumeID))
@@ -59,13 +41,13 @@ func (r *Records) path(driver, volumeID string) string {
 // healthy check writes it anew.
 func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 	path := r.path(driver, volumeID)
-	file, err := os.Stat(path) // before it is read: a change in between is not missed
+	file, err := os.Stat(path)
 	var raw []byte
-	if err == nil {
-		if known, found := r.cache.Get(path); found && sameFile(file, known.(cached).file) {
-			return known.(cached).record, nil
-		}
-		raw, err = readLimited(path)
+	switch {
+	case err == nil && file.Size() > recordLimit:
+		err = errTooLarge
+	case err == nil:
+		raw, err = os.ReadFile(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no record; documented in the interface
@@ -88,16 +70,8 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 		klog.Background().Error(err, "Ignoring an unusable record", "file", path)
 		return nil, nil //nolint:nilnil // as good as none
 	}
-	record.Identity = record.Identity.OfDisk()            // earlier builds recorded more
-	record.MountPoints = slices.Clone(record.MountPoints) // room that decoding left is not kept for each volume
-	r.cache.Add(path, cached{file, &record})
+	record.Identity = record.Identity.OfDisk() // earlier builds recorded more
 	return &record, nil
-}
-
-// sameFile reports whether two files have the same content: a record is replaced by
-// rename, which leaves another file with another time.
-func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 // Save implements healer.Records.
@@ -113,19 +87,6 @@ func (r *Records) Save(record healer.Record) error {
 		return fmt.Errorf("record: %w", err)
 	}
 	return nil
-}
-
-func readLimited(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := io.ReadAll(io.LimitReader(f, recordLimit+1))
-	err = errors.Join(err, f.Close())
-	if err == nil && len(raw) > recordLimit {
-		err = errTooLarge
-	}
-	return raw, err
 }
 
 // recordLifetime is how long a record is kept that no check renewed; a volume in use
