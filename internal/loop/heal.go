@@ -80,8 +80,9 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if wasSick && recovered && l.cfg.Recovered != nil {
 		l.cfg.Recovered(now.Sub(cmp.Or(was.broken, was.since)), r.heals && r.report.Helped())
 	}
-	if l.heals.action == Heal && v.sick.healable() {
-		l.planHeal(v)
+	// The check that may confirm what is wrong; without firstSeen the next one begins a row.
+	if l.heals.action == Heal && v.sick.healable() && !v.sick.confirmed() && !v.sick.firstSeen.IsZero() {
+		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
 	}
 	restages := func(s healer.Step) bool { return s.Cost == healer.Restage }
 	if v.isSick() && v.failures > 0 && slices.ContainsFunc(r.report.After.Steps, restages) {
@@ -163,13 +164,4 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 		v.sick.left.Detail = r.err.Error()
 	}
 	return false
-}
-
-// planHeal has a volume that can be healed checked again when that check may confirm what is wrong.
-func (l *Loop) planHeal(v *volume) {
-	switch {
-	case !v.sick.confirmed() && v.sick.firstSeen.IsZero(): // the next check begins a row
-	case !v.sick.confirmed():
-		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
-	}
 }
