@@ -54,9 +54,6 @@ func (l *Loop) discover(ctx context.Context) {
 
 // follow has events come of the superblocks that are mounted, and of the drivers of these volumes.
 func (l *Loop) follow(ctx context.Context, paths []facts.VolumePath) {
-	if l.events == nil {
-		return
-	}
 	var drivers []string
 	for _, p := range paths {
 		if l.serves(p) && !slices.Contains(drivers, p.DriverName) {
@@ -64,10 +61,10 @@ func (l *Loop) follow(ctx context.Context, paths []facts.VolumePath) {
 		}
 	}
 	mounts, err := l.cfg.Node.VolumeMounts()
-	if err == nil {
-		err = l.events.Follow(ctx, mounts)
+	if err == nil { // else those that are followed stay so
+		err = l.events.Follow(ctx, mounts, drivers)
 	}
-	if err := errors.Join(err, l.events.FollowDrivers(drivers)); err != nil {
+	if err != nil {
 		klog.V(2).InfoS("Some events of superblocks and drivers are not followed", keyError, oneLine(err.Error()))
 	}
 }

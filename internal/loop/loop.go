@@ -56,10 +56,9 @@ type Node interface {
 
 // Events tells of superblocks to which something happened; *node.SuperblockEvents is one.
 type Events interface {
-	// Follow has the superblocks of these mounts followed, and no others.
-	Follow(ctx context.Context, mounts []facts.Mount) error
-	// FollowDrivers has an event come when one of these drivers listens again.
-	FollowDrivers(drivers []string) error
+	// Follow has the superblocks of these mounts followed, and no others. An event comes, too, when
+	// one of these drivers listens again.
+	Follow(ctx context.Context, mounts []facts.Mount, drivers []string) error
 	// Events returns a channel that closes when the context of Config.Events has ended.
 	Events() <-chan node.SuperblockEvent
 }
@@ -69,7 +68,7 @@ type Config struct {
 	Node   Node
 	Engine healer.Engine
 	// Events begins to tell what no mount table shows.
-	Events func(ctx context.Context) (Events, error)
+	Events func(ctx context.Context) Events
 	// Publish gets each report, and must return at once.
 	Publish func(healer.Report)
 	// Drivers are those whose volumes are checked; empty: all.
@@ -108,8 +107,7 @@ type Loop struct {
 	discoverAt, mayDiscover time.Time
 	// searched is healer.LoopState.Searched in nanoseconds. It is read from any goroutine.
 	searched atomic.Int64
-	// events is nil where there are none.
-	events Events
+	events   Events
 	// readAt is when the last reading of the mount table began.
 	readAt time.Time
 	// listenAt is when the mount table may be read again.
@@ -157,12 +155,8 @@ func (l *Loop) Run(ctx context.Context) {
 	if err != nil {
 		klog.ErrorS(err, "Changes of mounts are not noticed before the next turn")
 	}
-	var happened <-chan node.SuperblockEvent
-	if events, err := l.cfg.Events(ctx); err != nil {
-		klog.ErrorS(err, "What happens to superblocks is not noticed before the next turn")
-	} else {
-		l.events, happened = events, events.Events()
-	}
+	l.events = l.cfg.Events(ctx)
+	happened := l.events.Events()
 	now := time.Now()
 	l.firstTurn = now.Add(-rand.N(l.cfg.Interval / turns)) //nolint:gosec // a schedule is no secret
 	l.readMounts(now)

@@ -102,7 +102,7 @@ func (n *fakeNode) VolumeMounts() ([]facts.Mount, error) {
 }
 
 // SuperblockEvents tells what happens to superblocks.
-func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
+func (n *fakeNode) SuperblockEvents(ctx context.Context) Events {
 	e := fakeEvents{n, make(chan node.SuperblockEvent)}
 	go func() {
 		defer close(e.told)
@@ -118,7 +118,7 @@ func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
 			}
 		}
 	}()
-	return e, nil
+	return e
 }
 
 type fakeEvents struct {
@@ -128,13 +128,8 @@ type fakeEvents struct {
 
 func (e fakeEvents) Events() <-chan node.SuperblockEvent { return e.told }
 
-func (e fakeEvents) Follow(_ context.Context, mounts []facts.Mount) error {
-	e.n.do(func() { e.n.followed = len(mounts) })
-	return nil
-}
-
-func (e fakeEvents) FollowDrivers(drivers []string) error {
-	e.n.do(func() { e.n.drivers = drivers })
+func (e fakeEvents) Follow(_ context.Context, mounts []facts.Mount, drivers []string) error {
+	e.n.do(func() { e.n.followed, e.n.drivers = len(mounts), drivers })
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strings"
 
@@ -17,8 +18,9 @@ import (
 // a new pod registers its driver with kubelet, and a driver whose container alone was started
 // anew only listens again in the driver's own directory. All of it is on the node's own disk.
 type driverEvents struct {
-	// fd is not blocking; -1 for none.
-	fd int
+	// file is of inotify; nil for none. fd is its number.
+	file *os.File
+	fd   int
 	// of has the driver of each directory that is followed; empty for that of the
 	// registrations.
 	of map[int32]string
@@ -28,12 +30,12 @@ type driverEvents struct {
 func openDriverEvents(kubelet string) (driverEvents, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return driverEvents{fd: -1}, fmt.Errorf("drivers that come back: %w", err)
+		return driverEvents{}, fmt.Errorf("drivers that come back: %w", err)
 	}
-	d := driverEvents{fd, map[int32]string{}}
+	d := driverEvents{os.NewFile(uintptr(fd), "inotify"), fd, map[int32]string{}}
 	if err := d.add(layout.Kubelet{Root: kubelet}.Registrations(), ""); err != nil {
-		_ = unix.Close(fd)
-		return driverEvents{fd: -1}, fmt.Errorf("drivers that come back: %w", err)
+		_ = d.file.Close()
+		return driverEvents{}, fmt.Errorf("drivers that come back: %w", err)
 	}
 	return d, nil
 }
@@ -71,13 +73,10 @@ func (d driverEvents) follow(kubelet string, drivers []string) error {
 	return all
 }
 
-// read returns the drivers that made a socket since the last time. For what does not fit, epoll
-// tells of the descriptor again.
-func (d driverEvents) read() map[SuperblockEvent]bool {
-	back := map[SuperblockEvent]bool{}
-	buf := make([]byte, 8<<10)
-	n, _ := unix.Read(d.fd, buf) //nolint:errcheck // then it told of nothing
-	for rest := buf[:max(n, 0)]; len(rest) > 0; {
+// madeBy returns the drivers that made a socket, by inotify's events.
+func (d driverEvents) madeBy(events []byte) map[string]bool {
+	back := map[string]bool{}
+	for rest := events; len(rest) > 0; {
 		// An event: wd, mask, cookie and length, 4 bytes each, then the padded name.
 		wd, length := int32(binary.NativeEndian.Uint32(rest)), binary.NativeEndian.Uint32(rest[12:])
 		name, _, _ := bytes.Cut(rest[unix.SizeofInotifyEvent:][:length], []byte{0})
@@ -87,9 +86,9 @@ func (d driverEvents) read() map[SuperblockEvent]bool {
 		case binary.NativeEndian.Uint32(rest[4:])&unix.IN_IGNORED != 0: // the directory is gone
 			delete(d.of, wd)
 		case followed && driver != "" && string(name) == path.Base(layout.Kubelet{}.Socket(driver)):
-			back[SuperblockEvent{Driver: driver}] = true
+			back[driver] = true
 		case followed && driver == "" && is:
-			back[SuperblockEvent{Driver: registered}] = true
+			back[registered] = true
 		}
 		rest = rest[unix.SizeofInotifyEvent+length:]
 	}

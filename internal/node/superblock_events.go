@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -32,28 +31,18 @@ type SuperblockEvent struct {
 // Node.SuperblockEvents.
 type SuperblockEvents struct {
 	node *Node
-	// epoll has all followed descriptors. It is in the Go runtime's own epoll, so that no
-	// thread waits for it.
-	epoll *os.File
-	told  chan SuperblockEvent
+	// done closes at the end.
+	done <-chan struct{}
+	told chan SuperblockEvent
+	// waiting has the goroutines that tell: one for each daemon, and one for the drivers.
+	waiting sync.WaitGroup
 
 	mu sync.Mutex
-	// followed are the descriptors in epoll.
-	followed map[source]descriptor
-	// lastKey is the key of the descriptor that was added last.
-	lastKey int32
-	drivers driverEvents
+	// followed has the pidfds of the daemons. They are in the Go runtime's own epoll, so that no
+	// thread waits for them. It is nil after the end.
+	followed map[source]*os.File
+	drivers  driverEvents
 }
-
-// descriptor is one in epoll. Its events carry the key, and not the number fd: by the time that an
-// event is read, the descriptor may be closed, and its number be another one's.
-type descriptor struct {
-	fd  int
-	key int32
-}
-
-// driversKey is the key of driverEvents. Those of daemons are positive.
-const driversKey = 0
 
 // source is a daemon that tells of a superblock by its end.
 type source struct {
@@ -64,87 +53,52 @@ type source struct {
 
 // SuperblockEvents follows nothing yet. It lives until ctx ends; then the channel of
 // Events closes.
-func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("follow superblocks: %w", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // so that os.NewFile hands it to the runtime
-		return nil, fmt.Errorf("follow superblocks: %w", err)
-	}
-	e := &SuperblockEvents{
-		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan SuperblockEvent),
-		followed: map[source]descriptor{},
-	}
-	if e.drivers, err = openDriverEvents(n.cfg.KubeletRoot); err == nil {
-		err = e.watch(descriptor{e.drivers.fd, driversKey})
-	}
-	if err != nil {
+func (n *Node) SuperblockEvents(ctx context.Context) *SuperblockEvents {
+	e := &SuperblockEvents{node: n, done: ctx.Done(), told: make(chan SuperblockEvent), followed: map[source]*os.File{}}
+	var err error
+	if e.drivers, err = openDriverEvents(n.cfg.KubeletRoot); err != nil {
 		klog.ErrorS(err, "Drivers that come back are not noticed")
+	} else {
+		e.waiting.Go(e.waitForDrivers)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = e.epoll.SetReadDeadline(time.Now()) })
-	go func() {
-		defer close(e.told)
-		defer e.end()
-		defer stop()
-		e.wait(ctx)
-	}()
-	return e, nil
+	context.AfterFunc(ctx, e.end)
+	return e
 }
 
 // Events returns the channel that tells of superblocks.
 func (e *SuperblockEvents) Events() <-chan SuperblockEvent { return e.told }
 
-// wait passes on what the kernel tells until ctx ends.
-func (e *SuperblockEvents) wait(ctx context.Context) {
-	conn, err := e.epoll.SyscallConn()
-	if err != nil {
-		return
-	}
-	events := make([]unix.EpollEvent, 64)
-	for ctx.Err() == nil {
-		ready := 0
-		if err := conn.Read(func(fd uintptr) bool {
-			ready, _ = unix.EpollWait(int(fd), events, 0) //nolint:errcheck // then nothing is ready
-			return ready > 0
-		}); err != nil {
-			return // the deadline: ctx has ended
-		}
-		for event := range e.happened(events[:ready]) {
-			select {
-			case e.told <- event:
-			case <-ctx.Done():
-				return
-			}
-		}
+// tell passes an event on, unless nobody takes it any more.
+func (e *SuperblockEvents) tell(event SuperblockEvent) {
+	select {
+	case e.told <- event:
+	case <-e.done:
 	}
 }
 
-// happened returns which superblocks and drivers epoll's events are about. A process ends once, so its
-// descriptor is closed.
-func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEvent]bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	told := map[SuperblockEvent]bool{}
-	for _, event := range events {
-		if event.Fd == driversKey {
-			maps.Copy(told, e.drivers.read())
+// waitForDrivers passes on what inotify tells until ctx ends.
+func (e *SuperblockEvents) waitForDrivers() {
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := e.drivers.file.Read(buf)
+		if err != nil {
+			return
 		}
-		for s, d := range e.followed {
-			if d.key == event.Fd {
-				told[SuperblockEvent{Dev: s.dev}] = true
-				e.forget(s)
-			}
+		e.mu.Lock()
+		back := e.drivers.madeBy(buf[:n])
+		e.mu.Unlock()
+		for driver := range back {
+			e.tell(SuperblockEvent{Driver: driver})
 		}
 	}
-	return told
 }
 
 // Follow has the superblocks of these mounts followed and no others. It walks over the
 // processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
 // as FUSE below about Linux 6.16, is left out. When the walk fails, the daemons that are known
-// are followed nevertheless.
-func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) error {
+// are followed nevertheless. An event comes, too, when one of the drivers makes a socket in its
+// directory.
+func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount, drivers []string) error {
 	wanted, err := e.daemons(ctx, mounts)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,17 +115,10 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) err
 			e.add(s)
 		}
 	}
-	return err
-}
-
-// FollowDrivers has it told when one of these drivers makes a socket in its directory.
-func (e *SuperblockEvents) FollowDrivers(drivers []string) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.followed == nil || e.drivers.fd < 0 {
-		return nil // ended, or told of no driver
+	if e.drivers.file != nil {
+		err = errors.Join(err, e.drivers.follow(e.node.cfg.KubeletRoot, drivers))
 	}
-	return e.drivers.follow(e.node.cfg.KubeletRoot, drivers)
+	return err
 }
 
 // daemons returns the daemons of the connections of these mounts. Those that are followed already go on to
@@ -208,47 +155,52 @@ func (e *SuperblockEvents) daemons(ctx context.Context, mounts []facts.Mount) (d
 // add follows a daemon. It may have ended since it was found, and its number be another process's:
 // that costs one check more, or has the volume checked at its next turn only.
 func (e *SuperblockEvents) add(s source) {
-	fd, err := unix.PidfdOpen(s.pid, 0)
+	fd, err := unix.PidfdOpen(s.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return
 	}
-	e.lastKey++
-	d := descriptor{fd, e.lastKey}
-	if err := e.watch(d); err != nil {
-		_ = unix.Close(fd)
-		return
-	}
-	e.followed[s] = d
-}
-
-// watch puts a descriptor into epoll.
-func (e *SuperblockEvents) watch(d descriptor) error {
-	raw, err := e.epoll.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var added error
-	err = raw.Control(func(ep uintptr) {
-		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, d.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: d.key}) // the kernel does not read it
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	e.followed[s] = pidfd
+	e.waiting.Go(func() {
+		if !ends(pidfd) {
+			return
+		}
+		e.mu.Lock()
+		followed := e.followed[s] == pidfd
+		if followed {
+			e.forget(s)
+		}
+		e.mu.Unlock()
+		if followed {
+			e.tell(SuperblockEvent{Dev: s.dev})
+		}
 	})
-	return errors.Join(err, added)
 }
 
-// forget closes a source, which takes it out of epoll: no other descriptor refers to it.
+// ends waits for the end of a process; it is false when the pidfd is closed first.
+func ends(pidfd *os.File) bool {
+	conn, err := pidfd.SyscallConn()
+	return err == nil && conn.Read(func(fd uintptr) bool {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0
+	}) == nil
+}
+
+// forget ends the wait for a daemon.
 func (e *SuperblockEvents) forget(s source) {
-	_ = unix.Close(e.followed[s].fd)
+	_ = e.followed[s].Close()
 	delete(e.followed, s)
 }
 
+// end closes all descriptors, and then, when no goroutine is left that tells, the channel.
 func (e *SuperblockEvents) end() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	for s := range e.followed {
 		e.forget(s)
 	}
 	e.followed = nil
-	if e.drivers.fd >= 0 {
-		_ = unix.Close(e.drivers.fd)
-	}
-	_ = e.epoll.Close()
+	_ = e.drivers.file.Close() // nothing if it is nil
+	e.mu.Unlock()
+	e.waiting.Wait()
+	close(e.told)
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
@@ -20,16 +18,13 @@ import (
 func TestSuperblockEvents(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	e, err := (&Node{}).SuperblockEvents(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := (&Node{}).SuperblockEvents(ctx)
 	one, onePID := sleeper(t)
 	other, otherPID := sleeper(t)
 	e.mu.Lock()
 	e.add(source{dev: facts.Dev{Minor: 1}, pid: onePID})
 	e.add(source{dev: facts.Dev{Minor: 2}, pid: otherPID})
-	fd := e.followed[source{dev: facts.Dev{Minor: 1}, pid: onePID}].fd
+	f := e.followed[source{dev: facts.Dev{Minor: 1}, pid: onePID}]
 	e.mu.Unlock()
 	_ = one.Process.Kill()
 	select {
@@ -40,10 +35,10 @@ func TestSuperblockEvents(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("not told")
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+	if f.SetDeadline(time.Time{}) == nil {
 		t.Error("the descriptor is left")
 	}
-	if err := e.Follow(ctx, nil); err != nil {
+	if err := e.Follow(ctx, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	_ = other.Process.Kill()
@@ -55,31 +50,25 @@ func TestSuperblockEvents(t *testing.T) {
 	if e.followed != nil {
 		t.Errorf("left: %v", e.followed)
 	}
-	if err := e.Follow(t.Context(), nil); err != nil { // a late one
+	if err := e.Follow(t.Context(), nil, nil); err != nil { // a late one
 		t.Error(err)
 	}
 }
 
 // A walk may find a process gone before its end is told: it is told nevertheless.
 func TestFollowAfterAnEndThatIsNotTold(t *testing.T) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	done(t, err)
 	n, _ := newNode(t)
 	n.walks.walk = walked(ops.ProcessesAnswer{})
-	e := &SuperblockEvents{
-		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), // nobody waits for it
-		followed: map[source]descriptor{},
-	}
+	e := n.SuperblockEvents(t.Context())
 	daemon, pid := sleeper(t)
 	dev := facts.Dev{Minor: 1}
+	e.mu.Lock()
 	e.add(source{dev: dev, pid: pid})
-	key := e.lastKey
+	e.mu.Unlock()
 	_ = daemon.Process.Kill()
 	_ = daemon.Wait()
-	done(t, e.Follow(t.Context(), []facts.Mount{{Dev: dev, FSType: "fuse.x"}}))
-	if told := e.happened([]unix.EpollEvent{{Events: unix.EPOLLIN, Fd: key}}); !told[SuperblockEvent{Dev: dev}] || len(e.followed) != 0 {
-		t.Errorf("told of %v, and still followed: %v", told, e.followed)
-	}
+	done(t, e.Follow(t.Context(), []facts.Mount{{Dev: dev, FSType: "fuse.x"}}, nil))
+	told(t, e, SuperblockEvent{Dev: dev})
 }
 
 // sleeper is a process that ends with the test.
@@ -91,37 +80,10 @@ func sleeper(t *testing.T) (*exec.Cmd, int) {
 	return c, c.Process.Pid
 }
 
-// An event may be read when its descriptor was closed and the number given to another one:
-// that one is not taken for it.
-func TestEventOfAClosedDescriptor(t *testing.T) {
-	e, err := (&Node{}).SuperblockEvents(t.Context())
-	done(t, err)
-	_, onePID := sleeper(t)
-	_, otherPID := sleeper(t)
-	one, other := source{dev: facts.Dev{Minor: 1}, pid: onePID}, source{dev: facts.Dev{Minor: 2}, pid: otherPID}
-	e.mu.Lock()
-	e.add(one)
-	before := e.followed[one]
-	e.forget(one)
-	e.add(other)
-	after := e.followed[other]
-	e.mu.Unlock()
-	if before.fd != after.fd {
-		t.Skip("the number was given to something else of this process")
-	}
-	told := e.happened([]unix.EpollEvent{{Events: unix.EPOLLIN, Fd: before.key}})
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if _, followed := e.followed[other]; len(told) != 0 || !followed {
-		t.Errorf("told of %v, still followed: %t", told, followed)
-	}
-}
-
 // When the processes cannot be walked over, the daemons that are known are followed nevertheless.
 func TestFollowWithoutAWalk(t *testing.T) {
 	n, _ := newNode(t)
-	e, err := n.SuperblockEvents(t.Context())
-	done(t, err)
+	e := n.SuperblockEvents(t.Context())
 	daemon, pid := sleeper(t)
 	served, gone := facts.Dev{Minor: 77}, facts.Dev{Minor: 78}
 	_, otherPID := sleeper(t)
@@ -131,7 +93,7 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	e.mu.Unlock()
 	noWalk, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = e.Follow(noWalk, []facts.Mount{{Dev: served, FSType: "fuse.x"}})
+	err := e.Follow(noWalk, []facts.Mount{{Dev: served, FSType: "fuse.x"}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "follow daemons") {
 		t.Errorf("got %v", err)
 	}
@@ -162,8 +124,7 @@ func told(t *testing.T, e *SuperblockEvents, want SuperblockEvent) {
 // What a walk over the processes did not come to is not gone, nor what it did not find.
 func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 	n, _ := newNode(t)
-	e, err := n.SuperblockEvents(t.Context())
-	done(t, err)
+	e := n.SuperblockEvents(t.Context())
 	_, pid := sleeper(t)
 	_, newPID := sleeper(t)
 	served := facts.Dev{Minor: 77}
@@ -193,8 +154,7 @@ func TestDriverThatRegisters(t *testing.T) {
 	root := t.TempDir()
 	dir := root + "/plugins_registry"
 	done(t, os.Mkdir(dir, 0o700))
-	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
-	done(t, err)
+	e := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
 	for _, name := range []string{"csi.sock", "reg.sock", "a.example.com-reg.sock", "b.example.com-reg.sock.tmp"} {
 		done(t, os.WriteFile(dir+"/"+name, nil, 0o600))
 	}
@@ -217,10 +177,9 @@ func TestDriverThatListensAgain(t *testing.T) {
 		done(t, os.MkdirAll(root+"/"+dir, 0o700))
 	}
 	done(t, os.Symlink("../elsewhere", root+"/plugins/link.example.com"))
-	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
-	done(t, err)
+	e := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
 	follow := func() error {
-		return e.FollowDrivers([]string{"a.example.com", "later.example.com", "link.example.com", "../elsewhere", "."})
+		return e.Follow(t.Context(), nil, []string{"a.example.com", "later.example.com", "link.example.com", "../elsewhere", "."})
 	}
 	if err := follow(); err == nil || !strings.Contains(err.Error(), "link.example.com") {
 		t.Errorf("a link is followed: %v", err)
@@ -255,11 +214,10 @@ func TestDriverThatListensAgainBeneathAMount(t *testing.T) {
 	dir := root + "/plugins/a.example.com"
 	done(t, os.MkdirAll(dir, 0o700))
 	done(t, os.Mkdir(root+"/plugins_registry", 0o700))
-	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
-	done(t, err)
+	e := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
 	for range 2 {
 		onItself(t, dir)
-		done(t, e.FollowDrivers([]string{"a.example.com"}))
+		done(t, e.Follow(t.Context(), nil, []string{"a.example.com"}))
 		done(t, os.WriteFile(dir+"/csi.sock", nil, 0o600))
 		if event := <-e.Events(); event != (SuperblockEvent{Driver: "a.example.com"}) {
 			t.Errorf("told of %v", event)

@@ -135,7 +135,7 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 		action = func() loop.Action { return loop.Action(c.Loop(cfg.loop)) }
 	}
 	loop, err := loop.New(loop.Config{
-		Node: host, Engine: engine, Events: func(ctx context.Context) (loop.Events, error) { return host.SuperblockEvents(ctx) },
+		Node: host, Engine: engine, Events: func(ctx context.Context) loop.Events { return host.SuperblockEvents(ctx) },
 		Publish: server.Publish, Drivers: cfg.Drivers, Interval: cfg.checkInterval,
 		Action: action, DryRun: cfg.DryRun,
 		Recovered: m.Recovered,
