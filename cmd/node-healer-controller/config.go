@@ -13,13 +13,12 @@ import (
 
 // config is what the command line says, checked.
 type config struct {
+	command.Common
 	controller.Config
 
 	kubeconfig                    string
 	metricsAddress, healthAddress string
 	leaderElect                   bool
-	logging                       command.Logging
-	version                       bool
 }
 
 // flags is the one table of all flags: --help and docs/flags.md are made from it. A
@@ -42,21 +41,14 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.ConfigMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
 	f.IntVar(&c.MaxCalls, "max-calls", 32, "how many `calls` may run at once")
 	f.IntVar(&c.MaxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
-	c.logging.Add(f)
-	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	c.Common.Add(f)
 	return f
 }
 
 // parse returns what the command line says, checked.
-func parse(args []string, out io.Writer) (config, error) {
-	var c config
-	if err := command.Parse(c.flags(), args, out); err != nil {
-		return config{}, err
-	}
-	if c.version {
-		return c, nil
-	}
-	return c, c.check()
+func parse(args []string, out io.Writer) (c config, err error) {
+	err = c.Parse(c.flags(), args, out, c.check)
+	return c, err
 }
 
 // check returns all broken rules, each with the flag's name.
@@ -73,6 +65,5 @@ func (c *config) check() error {
 		command.Rule("--kubelet-root", path.IsAbs(c.KubeletRoot), "%q is not an absolute path", c.KubeletRoot),
 		command.Rule("--max-calls", c.MaxCalls >= 1, "%d is less than 1", c.MaxCalls),
 		command.Rule("--max-calls-per-node", c.MaxCallsPerNode >= 1, "%d is less than 1", c.MaxCallsPerNode),
-		c.logging.Check(),
 	)
 }

@@ -20,7 +20,7 @@ func TestDefaults(t *testing.T) {
 			},
 		},
 		healthAddress: ":9081", leaderElect: true,
-		logging: command.Logging{Format: "text"},
+		Common: command.Common{Format: "text"},
 	})
 }
 
@@ -35,7 +35,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 			},
 		},
 		kubeconfig: "/kc", metricsAddress: ":1", healthAddress: ":2",
-		logging: command.Logging{Verbosity: 7, Format: "json"},
+		Common: command.Common{Verbosity: 7, Format: "json"},
 	})
 }
 
@@ -54,7 +54,7 @@ func TestRules(t *testing.T) {
 		{"--max-calls-per-node=0", "--max-calls-per-node"},
 		{"-v=8", "-v"},
 		{"stray", "stray"},
-		{"--version", ""},
+		{"--version", "the version is asked for"},
 	})
 }
 

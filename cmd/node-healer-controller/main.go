@@ -28,7 +28,7 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-func main() { command.Main("node-healer-controller", parse, run) }
+func main() { command.Main("node-healer-controller", version, parse, run) }
 
 // stopTimeout is how long what runs may take to end: less than the pod's grace period.
 // Calls are cancelled; the nodes finish what they have begun.
@@ -36,13 +36,6 @@ const stopTimeout = 20 * time.Second
 
 // run does what the command line asks for: mostly, to run the controller until ctx ends.
 func run(ctx context.Context, cfg config) error {
-	if cfg.version {
-		fmt.Println("node-healer-controller", version)
-		return nil
-	}
-	if err := cfg.logging.Set(); err != nil {
-		return err
-	}
 	ctrl.SetLogger(klog.Background())
 	api, err := rest.InClusterConfig()
 	if cfg.kubeconfig != "" {

@@ -17,6 +17,8 @@ import (
 
 // config is what the command line says, checked.
 type config struct {
+	command.Common
+
 	endpoint, socket              string
 	metricsEndpoint               string
 	metricsServer                 string
@@ -26,8 +28,6 @@ type config struct {
 	kubeconfig, tokenAudience     string
 	nodeCondition                 bool
 	tls                           gateway.TLS
-	logging                       command.Logging
-	version                       bool
 }
 
 // flags is the one table of all flags: --help and docs/flags.md are made from it. A
@@ -50,8 +50,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
 	f.Func("tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CipherSuites))
 	f.BoolVar(&c.nodeCondition, "node-condition", false, "keep the condition CSIVolumeProblem on the Node (docs/monitoring.md); needs --metrics-endpoint")
-	c.logging.Add(f)
-	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	c.Common.Add(f)
 	return f
 }
 
@@ -67,15 +66,9 @@ func list(into *[]string) func(string) error {
 }
 
 // parse returns what the command line says, checked.
-func parse(args []string, out io.Writer) (config, error) {
-	var c config
-	if err := command.Parse(c.flags(), args, out); err != nil {
-		return config{}, err
-	}
-	if c.version {
-		return c, nil
-	}
-	return c, c.check()
+func parse(args []string, out io.Writer) (c config, err error) {
+	err = c.Parse(c.flags(), args, out, c.check)
+	return c, err
 }
 
 // check returns all broken rules, each with the flag's name.
@@ -95,7 +88,6 @@ func (c *config) check() error {
 		command.Required("--pod-name", c.podName),
 		command.Required("--pod-namespace", c.podNamespace),
 		command.Required("--pod-uid", c.podUID),
-		c.logging.Check(),
 	)
 }
 

@@ -15,7 +15,7 @@ func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, required, config{
 		endpoint: "tcp://:9070", socket: "unix:///run/node-healer/gateway.sock", metricsServer: "unix:///run/node-healer/metrics.sock",
 		nodeID: "n", podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u",
-		logging: command.Logging{Format: "text"},
+		Common: command.Common{Format: "text"},
 	})
 }
 
@@ -24,7 +24,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--kubeconfig=/kc --token-audience=aud --node-condition --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
 		--tls-cipher-suites=A,B --logging-format=json -v=7`, config{
 		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
-		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", nodeCondition: true, logging: command.Logging{Verbosity: 7, Format: "json"},
+		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", nodeCondition: true, Common: command.Common{Verbosity: 7, Format: "json"},
 		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}},
 	})
 }
@@ -50,7 +50,7 @@ func TestRules(t *testing.T) {
 		{required + "--node-condition", "--node-condition"},
 		{required + "-v=8", "-v"},
 		{required + "stray", "stray"},
-		{"--version", ""},
+		{"--version", "the version is asked for"},
 	})
 }
 

@@ -20,17 +20,10 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-func main() { command.Main("node-healer-gateway", parse, run) }
+func main() { command.Main("node-healer-gateway", version, parse, run) }
 
 // run does what the command line asks for: mostly, to serve until ctx ends.
 func run(ctx context.Context, cfg config) error {
-	if cfg.version {
-		fmt.Println("node-healer-gateway", version)
-		return nil
-	}
-	if err := cfg.logging.Set(); err != nil {
-		return err
-	}
 	api, err := rest.InClusterConfig()
 	if cfg.kubeconfig != "" {
 		api, err = clientcmd.BuildConfigFromFlags("", cfg.kubeconfig)

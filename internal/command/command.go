@@ -18,18 +18,24 @@ import (
 
 // Main parses the arguments and calls run, whose context ends with SIGTERM or SIGINT. It
 // exits with 2 after a mistake on the command line and with 1 after another error.
-func Main[C any](name string, parse func(args []string, out io.Writer) (C, error), run func(context.Context, C) error) {
+func Main[C interface{ setLogging() error }](name, version string, parse func(args []string, out io.Writer) (C, error), run func(context.Context, C) error) {
 	cfg, err := parse(os.Args[1:], os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case errors.Is(err, errVersion):
+		fmt.Println(name, version)
 		return
 	}
 	exitCode := 2
+	if err == nil {
+		err, exitCode = cfg.setLogging(), 1
+	}
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		err = run(ctx, cfg)
 		stop()
 		klog.Flush()
-		exitCode = 1
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)
@@ -37,8 +43,12 @@ func Main[C any](name string, parse func(args []string, out io.Writer) (C, error
 	}
 }
 
-// Parse reads the arguments without the program's name. Usage and flag errors go to out.
-func Parse(f *flag.FlagSet, args []string, out io.Writer) error {
+// errVersion is of a command line that asks for the version.
+var errVersion = errors.New("the version is asked for")
+
+// Parse reads the arguments without the program's name, and has them checked. Usage and flag
+// errors go to out.
+func (c *Common) Parse(f *flag.FlagSet, args []string, out io.Writer, check func() error) error {
 	f.SetOutput(out)
 	if err := f.Parse(args); err != nil {
 		return err
@@ -46,14 +56,18 @@ func Parse(f *flag.FlagSet, args []string, out io.Writer) error {
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: everything is a flag", f.Arg(0))
 	}
-	return nil
+	if c.version {
+		return errVersion
+	}
+	return errors.Join(check(), c.check())
 }
 
-// Logging is how a program logs.
-type Logging struct {
+// Common is what all command lines have: how to log, and --version.
+type Common struct {
 	Verbosity int
 	// Format is logText or logJSON.
-	Format string
+	Format  string
+	version bool
 }
 
 const (
@@ -65,34 +79,35 @@ const (
 const maxVerbosity = 7
 
 // Add defines the flags.
-func (l *Logging) Add(f *flag.FlagSet) {
-	f.IntVar(&l.Verbosity, "v", 0, "log verbosity (klog), at most 7")
-	f.StringVar(&l.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
+func (c *Common) Add(f *flag.FlagSet) {
+	f.IntVar(&c.Verbosity, "v", 0, "log verbosity (klog), at most 7")
+	f.StringVar(&c.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
+	f.BoolVar(&c.version, "version", false, "print the version and exit")
 }
 
-// Check returns an error where secrets would be in the log, or its format is none.
-func (l Logging) Check() error {
+// check returns an error where secrets would be in the log, or its format is none.
+func (c Common) check() error {
 	switch {
-	case l.Verbosity > maxVerbosity:
-		return fmt.Errorf("-v: %d is more than %d: tokens and Secrets would be in the log", l.Verbosity, maxVerbosity)
-	case l.Format != logText && l.Format != logJSON:
-		return fmt.Errorf("--logging-format: %q is none of %s and %s", l.Format, logText, logJSON)
+	case c.Verbosity > maxVerbosity:
+		return fmt.Errorf("-v: %d is more than %d: tokens and Secrets would be in the log", c.Verbosity, maxVerbosity)
+	case c.Format != logText && c.Format != logJSON:
+		return fmt.Errorf("--logging-format: %q is none of %s and %s", c.Format, logText, logJSON)
 	}
 	return nil
 }
 
-// Set has klog log like that. It is called before anything is logged.
-func (l Logging) Set() error { return l.set(os.Stderr) }
+// setLogging has klog log like that. It is called before anything is logged.
+func (c Common) setLogging() error { return c.set(os.Stderr) }
 
-func (l Logging) set(to io.Writer) error {
+func (c Common) set(to io.Writer) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(l.Verbosity)); err != nil {
+	if err := flags.Set("v", strconv.Itoa(c.Verbosity)); err != nil {
 		return err
 	}
-	if l.Format == logJSON { // log/slog has -v=4 as level -4
-		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-l.Verbosity)})))
+	if c.Format == logJSON { // log/slog has -v=4 as level -4
+		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-c.Verbosity)})))
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // One object in a line, whatever is logged, and no more than -v asks for.
 func TestLogAsJSON(t *testing.T) {
 	var logged bytes.Buffer
-	if err := (Logging{Verbosity: 2, Format: logJSON}).set(&logged); err != nil {
+	if err := (Common{Verbosity: 2, Format: logJSON}).set(&logged); err != nil {
 		t.Fatal(err)
 	}
 	defer klog.ClearLogger()
@@ -39,7 +39,7 @@ func TestLogAsJSON(t *testing.T) {
 }
 
 func TestUnknownLogFormat(t *testing.T) {
-	if err := (Logging{Format: "xml"}).Check(); err == nil {
+	if err := (Common{Format: "xml"}).check(); err == nil {
 		t.Error("taken")
 	}
 }

@@ -22,6 +22,7 @@ const (
 // config is what the command line says, checked.
 type config struct {
 	setup.Config
+	command.Common
 
 	endpoint      string
 	gatewaySocket string
@@ -35,8 +36,6 @@ type config struct {
 	checkInterval time.Duration
 	// restageDrivers are orders by the name of the driver.
 	restageDrivers map[string]healer.RestageOrder
-	logging        command.Logging
-	version        bool
 	probe          bool
 	// How to ask Kubernetes, and which pod this is.
 	kubeconfig   string
@@ -84,24 +83,22 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
 	f.StringVar(&c.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
 	f.DurationVar(&c.driverGrace, "driver-grace", setup.DefaultDriverGrace, "how long heals wait while the driver's own pod on this node is not ready: 0 (not at all) to 1h")
-	c.logging.Add(f)
+	c.Common.Add(f)
 	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
-	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
 
 // parse returns what the command line says, checked.
-func parse(args []string, out io.Writer) (config, error) {
-	var c config
-	if err := command.Parse(c.flags(), args, out); err != nil {
-		return config{}, err
-	}
-	if c.version || c.probe {
-		return c, nil
-	}
-	if c.SlowAnswer == 0 {
-		c.SlowAnswer = c.ProbeTimeout / setup.SlowShare
-	}
-	c.CheckOnly, c.Off, c.NoWrite, c.GatewayUID = c.mode != modeHeal, c.mode == modeOff, c.probeWrite == "never", uint32(c.gatewayUID)
-	return c, c.check()
+func parse(args []string, out io.Writer) (c config, err error) {
+	err = c.Parse(c.flags(), args, out, func() error {
+		if c.probe {
+			return nil
+		}
+		if c.SlowAnswer == 0 {
+			c.SlowAnswer = c.ProbeTimeout / setup.SlowShare
+		}
+		c.CheckOnly, c.Off, c.NoWrite, c.GatewayUID = c.mode != modeHeal, c.mode == modeOff, c.probeWrite == "never", uint32(c.gatewayUID)
+		return c.check()
+	})
+	return c, err
 }

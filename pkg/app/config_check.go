@@ -44,7 +44,6 @@ func (c *config) check() error {
 		command.Rule("--node-id", c.nodeID != "" || c.kubeconfig == "", "is required with --kubeconfig"),
 		objectName("--pod-namespace", c.podNamespace),
 		objectName("--config-map", c.configMap),
-		c.logging.Check(),
 	)
 }
 

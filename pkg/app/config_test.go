@@ -28,7 +28,7 @@ func TestDefaults(t *testing.T) {
 		},
 		endpoint: "unix:///run/csi-addons/csi-addons.sock",
 		mode:     modeHeal,
-		logging:  command.Logging{Format: "text"},
+		Common: command.Common{Format: "text"},
 		loop:     cluster.LoopOff, probeWrite: "on-suspicion", checkInterval: time.Minute,
 		podNamespace: "csi-addons-node-healer", configMap: "node-healer", driverGrace: 5 * time.Minute,
 	})
@@ -47,7 +47,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 			DriverTimeout: 3 * time.Minute, CSISockets: map[string]string{"d": "/k/d.sock"}, AllowedUIDs: []uint32{0, 1000}, GatewayUID: 7,
 		},
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true,
-		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, probeWrite: "never", checkInterval: 2 * time.Minute, logging: command.Logging{Verbosity: 4, Format: "text"},
+		nodeID: "n", mode: modeCheck, loop: cluster.LoopObserve, probeWrite: "never", checkInterval: 2 * time.Minute, Common: command.Common{Verbosity: 4, Format: "text"},
 		kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 	})
 }
@@ -144,7 +144,7 @@ var rules = [][2]string{
 	{withGateway + "--gateway-uid=7 --allowed-uids=0,7", "--gateway-uid"},
 	{"--gateway-uid=7", "--gateway-uid"},
 	{"--gateway-socket=unix:///run/csi-addons/g --gateway-uid=7", "--gateway-socket"},
-	{"--version", ""},
+	{"--version", "the version is asked for"},
 }
 
 func TestRules(t *testing.T) { flagtest.Rules(t, parse, rules) }

@@ -6,8 +6,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -50,19 +48,15 @@ type Options struct {
 // SIGINT, and exits with an error's code.
 func Main(o Options) {
 	o.Name, o.Version = cmp.Or(o.Name, "node-healer"), cmp.Or(o.Version, "unknown")
-	command.Main(o.Name, parse, func(ctx context.Context, cfg config) error {
+	command.Main(o.Name, o.Version, parse, func(ctx context.Context, cfg config) error {
 		cfg.Version, cfg.Providers = o.Version, o.Providers
-		return start(ctx, o.Name, cfg)
+		return start(ctx, cfg)
 	})
 }
 
 // start does what the command line asks for: mostly, to serve until ctx ends.
-func start(ctx context.Context, name string, cfg config) error {
-	switch {
-	case cfg.version:
-		fmt.Println(name, cfg.Version)
-		return nil
-	case cfg.probe:
+func start(ctx context.Context, cfg config) error {
+	if cfg.probe {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
 		return nodeserver.ProbeSocket(ctx, cfg.endpoint)
@@ -75,7 +69,7 @@ func start(ctx context.Context, name string, cfg config) error {
 		runtime.GOMAXPROCS(min(maxProcessors, runtime.GOMAXPROCS(0)))
 	}
 	startThreads()
-	if err := errors.Join(cfg.logging.Set(), operation.KeepMemoryPrivate()); err != nil {
+	if err := operation.KeepMemoryPrivate(); err != nil {
 		return err
 	}
 	return run(ctx, cfg)
