@@ -6,15 +6,13 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/csi-addons/node-healer/pkg/api/registration"
@@ -37,7 +35,6 @@ type TLS struct {
 // certificates is a TLS configuration whose certificate follows its files.
 type certificates struct {
 	config *tls.Config
-	served *dynamiccertificates.DynamicServingCertificateController
 	// files is nil for a self-signed certificate.
 	files *dynamiccertificates.DynamicCertKeyPairContent
 	// content is the files' or the self-signed one.
@@ -67,14 +64,7 @@ func newCertificates(t TLS) (*certificates, error) {
 			return nil, fmt.Errorf("TLS: %w", err)
 		}
 	}
-	c.served = dynamiccertificates.NewDynamicServingCertificateController(base.Clone(), nil, c.content, nil, nil)
-	if c.files != nil {
-		c.files.AddListener(c.served)
-	}
-	if err := c.served.RunOnce(); err != nil {
-		return nil, fmt.Errorf("TLS: %w", err)
-	}
-	c.config.GetConfigForClient = c.served.GetConfigForClient
+	c.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.pair() }
 	return c, nil
 }
 
@@ -96,31 +86,24 @@ func (t TLS) base() (*tls.Config, error) {
 	return c, nil
 }
 
-// leaf returns the certificate that is served now.
-func (c *certificates) leaf() (*x509.Certificate, error) {
+// pair returns the certificate that is served now.
+func (c *certificates) pair() (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(c.content.CurrentCertKeyContent())
 	if err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
-	return pair.Leaf, nil
+	return &pair, nil
 }
 
 // run follows the files until ctx ends.
 func (c *certificates) run(ctx context.Context) {
-	var both sync.WaitGroup
-	both.Go(func() { c.served.Run(1, ctx.Done()) })
 	if c.files != nil {
-		both.Go(func() { c.files.Run(ctx, 1) })
+		c.files.Run(ctx, 1)
 	}
-	both.Wait()
 }
 
-const (
-	// selfSignedLife is longer than a pod lives, and the next one makes another.
-	selfSignedLife = 10 * 365 * 24 * time.Hour
-	// clockSkew allows for clients whose clocks are behind, as all are when this node's was ahead.
-	clockSkew = selfSignedLife
-)
+// clockSkew allows for clients whose clocks are behind, as all are when this node's was ahead.
+const clockSkew = 10 * 365 * 24 * time.Hour
 
 // makeCertificate returns a self-signed certificate. A handshake, which any client may
 // start, costs a twentieth of one with the CSI-Addons sidecar's RSA key.
@@ -129,23 +112,11 @@ func makeCertificate(now time.Time) (cert, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	template := &x509.Certificate{ // its serial number is random
-		Subject:               pkix.Name{CommonName: registration.HostName},
-		DNSNames:              []string{registration.HostName},
-		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              now.Add(selfSignedLife),
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true,
-	}
-	public, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	public, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: registration.HostName, NotBefore: now.Add(-clockSkew)}, private)
 	if err != nil {
 		return nil, nil, err
 	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: public}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
+	cert, certErr := certutil.EncodeCertificates(public)
+	key, keyErr := keyutil.MarshalPrivateKeyToPEM(private)
+	return cert, key, errors.Join(certErr, keyErr)
 }

@@ -107,11 +107,11 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	if err != nil {
 		return err
 	}
-	certificate, err := r.certificates.leaf()
+	pair, err := r.certificates.pair()
 	if err != nil {
 		return err
 	}
-	wanted := r.cfg.object(name, certificate, time.Now())
+	wanted := r.cfg.object(name, pair.Leaf, time.Now())
 	reading, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	there, err := r.objects.Get(reading, wanted.GetName(), metav1.GetOptions{})
@@ -123,7 +123,7 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	case there.GetDeletionTimestamp() != nil:
 		return errors.New("the registration is being deleted, and is created again when its finalizers are gone")
 	}
-	if now, err := registration.Certificate(there.GetAnnotations()); r.renewed && err == nil && now.Equal(certificate) {
+	if now, err := registration.Certificate(there.GetAnnotations()); r.renewed && err == nil && now.Equal(pair.Leaf) {
 		return nil
 	}
 	return r.write(ctx, "patch", wanted) // the controller reconnects when an annotation changes

@@ -214,10 +214,10 @@ func TestRegistrationHasTheCertificate(t *testing.T) {
 		for range 2 {
 			time.Sleep(2 * registerInterval)
 			synctest.Wait()
-			want, err := certs.leaf()
+			pair, err := certs.pair()
 			must(t, err)
 			got, err := registration.Certificate(registered(t, api).GetAnnotations())
-			if err != nil || !got.Equal(want) {
+			if err != nil || !got.Equal(pair.Leaf) {
 				t.Errorf("got %v, %v", got, err)
 			}
 			served.renew()
