@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would get UNIMPLEMENTED
 	grpcproto "google.golang.org/grpc/encoding/proto"
@@ -63,6 +64,7 @@ const (
 // options returns those of a server with these limits, so many calls for each connection, and
 // a guard. Idle and old connections have no limits: some CSI sidecars exit when theirs is closed.
 func options(streams uint32, guard peerGuard) []grpc.ServerOption {
+	guard.TransportCredentials = insecure.NewCredentials() // of which gRPC uses nothing in a server
 	return []grpc.ServerOption{
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),

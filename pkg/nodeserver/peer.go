@@ -2,7 +2,6 @@ package nodeserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -27,7 +26,7 @@ type Peer struct {
 }
 
 // AuthType implements credentials.AuthInfo.
-func (Peer) AuthType() string { return authType }
+func (Peer) AuthType() string { return "unix-peercred" }
 
 // Network implements net.Addr.
 func (Peer) Network() string { return "unix" }
@@ -35,12 +34,13 @@ func (Peer) Network() string { return "unix" }
 // String implements net.Addr.
 func (p Peer) String() string { return fmt.Sprintf("uid %d, pid %d", p.UID, p.PID) }
 
-const authType = "unix-peercred"
-
 // peerGuard is the server side of the transport credentials. It reads the peer when a
 // connection is made and admits each call before a handler, registered or not, gets it.
 // If it closed the connection instead, the caller would get only UNAVAILABLE.
 type peerGuard struct {
+	// TransportCredentials is what clients would use.
+	credentials.TransportCredentials
+
 	allowed []uint32
 	// flag is the name of the flag that allows them.
 	flag string
@@ -162,21 +162,3 @@ func withPeer(conn *net.UnixConn) net.Conn {
 		UID:            cred.Uid, GID: cred.Gid, PID: cred.Pid,
 	}}
 }
-
-// ClientHandshake implements credentials.TransportCredentials. Clients use insecure
-// credentials instead.
-func (peerGuard) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("nodeserver: these are credentials for servers")
-}
-
-// Info implements credentials.TransportCredentials.
-func (peerGuard) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: authType}
-}
-
-// Clone implements credentials.TransportCredentials.
-func (g peerGuard) Clone() credentials.TransportCredentials { return g }
-
-// OverrideServerName implements credentials.TransportCredentials, which still has this
-// deprecated method.
-func (peerGuard) OverrideServerName(string) error { return nil }
