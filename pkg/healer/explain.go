@@ -1,7 +1,6 @@
 package healer
 
-// Explainer is a provider that says what its conditions mean: `healerctl explain` shows it,
-// and the metrics count its reasons by their names.
+// Explainer is a provider that says what its conditions mean: `healerctl explain` shows it.
 type Explainer interface {
 	Provider
 	// Explain returns each condition that the provider finds, with its status, reason,

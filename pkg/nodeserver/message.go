@@ -32,8 +32,8 @@ func message(r healer.Report) (abnormal bool, text string) {
 // inFull is the message with all that a line of maxFullBytes has room for.
 func inFull(r healer.Report) string { return newWording(r, maxShownPathBytes).line(maxFullBytes) }
 
-// notice is the message for an event: the same result reads the same again, so that repetitions can
-// be recognised.
+// notice is the message for an event: the same result reads the same again, but for numbers in
+// evidence.
 func notice(r healer.Report) string { return newWording(r, maxShownPathBytes).line(maxNoticeBytes) }
 
 // rooms are tried one after the other until a line has room for all that must be said: first

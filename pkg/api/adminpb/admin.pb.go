@@ -1056,9 +1056,9 @@ func (x *ReadAuditRequest) GetLimit() int32 {
 
 type AuditLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One line of the log: the JSON as it is on disk, where each text of a very long line
-	// may be cut; printable text of a line that is no JSON. Who prints it escapes what a
-	// terminal may obey.
+	// One line of the log: the JSON as it is on disk. Of a line that is very long, or no
+	// JSON, it is printable text, which may be cut. Who prints it escapes what a terminal
+	// may obey.
 	Json          string `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

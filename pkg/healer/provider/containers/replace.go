@@ -27,7 +27,7 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint, all batch) healer
 		s.RunBatch = all.run
 	}
 	if plan.Sharing == facts.SharingUnknown {
-		s.Note = "whose mount events it shared is not known, so it shares none now"
+		s.Note = "how it shared mount events is not known or not kept, so it shares none now"
 	}
 	return s
 }

@@ -50,7 +50,7 @@ func leftAt(root string) facts.Ref {
 	return unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: m}}).Ref()
 }
 
-const sharesNone = "whose mount events it shared is not known, so it shares none now"
+const sharesNone = "how it shared mount events is not known or not kept, so it shares none now"
 
 var replacements = map[string]struct {
 	change []cases.Change

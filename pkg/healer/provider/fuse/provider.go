@@ -2,7 +2,7 @@
 // names the process, and may abort a connection whose daemon hangs.
 //
 // That the mount is dead or does not answer is found by the provider mounts. Nothing is
-// asked for a volume that answers.
+// asked for a volume that answers, unless a lookup in it failed.
 package fuse
 
 import (
