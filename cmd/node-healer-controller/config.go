@@ -41,7 +41,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.ConfigMap, "config-map", "node-healer", "`name` of the ConfigMap in --gateway-namespace that allows evictions (docs/policy.md)")
 	f.IntVar(&c.MaxCalls, "max-calls", 32, "how many `calls` may run at once")
 	f.IntVar(&c.MaxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
-	c.Common.Add(f)
+	c.AddFlags(f)
 	return f
 }
 

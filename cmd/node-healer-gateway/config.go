@@ -50,7 +50,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
 	f.Func("tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CipherSuites))
 	f.BoolVar(&c.nodeCondition, "node-condition", false, "keep the condition CSIVolumeProblem on the Node (docs/monitoring.md); needs --metrics-endpoint")
-	c.Common.Add(f)
+	c.AddFlags(f)
 	return f
 }
 

@@ -78,8 +78,8 @@ const (
 // maxVerbosity is below the one from which the API's client logs what it sends and reads.
 const maxVerbosity = 7
 
-// Add defines the flags.
-func (c *Common) Add(f *flag.FlagSet) {
+// AddFlags defines them.
+func (c *Common) AddFlags(f *flag.FlagSet) {
 	f.IntVar(&c.Verbosity, "v", 0, "log verbosity (klog), at most 7")
 	f.StringVar(&c.Format, "logging-format", logText, "the log's format: "+logText+" (klog) or "+logJSON+", one object in a line")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")

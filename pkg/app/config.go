@@ -83,7 +83,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.podNamespace, "pod-namespace", setup.DefaultPodNamespace, "`namespace` of the pod that this runs in")
 	f.StringVar(&c.configMap, "config-map", setup.DefaultConfigMap, "`name` of the ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
 	f.DurationVar(&c.driverGrace, "driver-grace", setup.DefaultDriverGrace, "how long heals wait while the driver's own pod on this node is not ready: 0 (not at all) to 1h")
-	c.Common.Add(f)
+	c.AddFlags(f)
 	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
 	return f
 }

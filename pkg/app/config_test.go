@@ -28,7 +28,7 @@ func TestDefaults(t *testing.T) {
 		},
 		endpoint: "unix:///run/csi-addons/csi-addons.sock",
 		mode:     modeHeal,
-		Common: command.Common{Format: "text"},
+		Common:   command.Common{Format: "text"},
 		loop:     cluster.LoopOff, probeWrite: "on-suspicion", checkInterval: time.Minute,
 		podNamespace: "csi-addons-node-healer", configMap: "node-healer", driverGrace: 5 * time.Minute,
 	})
