@@ -44,7 +44,9 @@ func previousSuperblocks(c healer.Case) []facts.Dev {
 	}
 	if c.RecordOfThisBoot() {
 		for _, p := range c.Record.MountPoints {
-			all = append(all, p.Dev)
+			if !p.Gone {
+				all = append(all, p.Dev)
+			}
 		}
 	}
 	for _, f := range c.PreviousOfBoot() {
@@ -265,7 +267,7 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 		// With the last pod that had it the volume was unstaged, or its own mount went: no container of another
 		// pod can have that superblock.
 		unstaged := gone(c, p.Dev) && (!c.PodStayed() || wentWithPod(c, p)) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
-		if !p.Dev.Zero() && !now.HasDev(p.Dev) && !unstaged {
+		if !p.Dev.Zero() && !p.Gone && !now.HasDev(p.Dev) && !unstaged {
 			addPrevious(&was, c, p.Dev)
 		}
 	}

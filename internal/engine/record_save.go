@@ -148,6 +148,8 @@ func newRecord(c healer.Case) healer.Record {
 		if !c.RecordOfThisBoot() { // the numbers of another boot would be taken for those of this one
 			p.Dev, p.MountID, p.Since, p.Away = facts.Dev{}, 0, 0, 0
 		}
+		_, here := onHost(c, p.Dev)
+		p.Gone = !here && !r.HasDev(p.Dev)
 		r.MountPoints = append(r.MountPoints, p)
 	}
 	// Whichever mount point the caller named, the record is the same.

@@ -104,8 +104,10 @@ type MountPointRecord struct {
 	Propagation facts.Propagation `json:"propagation"`
 	// ReadOnlySuper is true when the superblock was read-only while healthy.
 	ReadOnlySuper bool `json:"readOnlySuperblock"`
-	// Dev is the superblock's device, for a raw block volume the device itself.
-	Dev facts.Dev `json:"dev"`
+	// Dev is the superblock's device, for a raw block volume the device itself. Gone is true when it
+	// was at none of the volume's mount points any more: the number may be another volume's by then.
+	Dev  facts.Dev `json:"dev"`
+	Gone bool      `json:"gone,omitempty"`
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
@@ -139,9 +141,9 @@ func (r *Record) Staged() *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })
 }
 
-// HasDev reports whether a recorded mount point has a superblock.
+// HasDev reports whether a recorded mount point has a superblock that was there when it was recorded.
 func (r Record) HasDev(dev facts.Dev) bool {
-	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev })
+	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev && !p.Gone })
 }
 
 func (r *Record) first(is func(MountPointRecord) bool) *MountPointRecord {
