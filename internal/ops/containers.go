@@ -34,6 +34,10 @@ func (o *owners) containers(s *scan) (found []facts.Container, err error) {
 			found = append(found, c)
 		}
 	}
+	for i := range found { // any process may be called pause: that one is the first of its pod
+		c := &found[i]
+		c.Pause = c.Pause && !slices.ContainsFunc(found, func(o facts.Container) bool { return o.PodUID == c.PodUID && o.Started < c.Started })
+	}
 	slices.SortFunc(found, func(a, b facts.Container) int { return cmp.Compare(a.Dir, b.Dir) })
 	return found, nil
 }

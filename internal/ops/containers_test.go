@@ -197,6 +197,16 @@ func TestContainers(t *testing.T) {
 	}
 }
 
+// Whoever calls itself pause is taken for the pod's own only if it was there first.
+func TestPause(t *testing.T) {
+	all := containersAmong(t,
+		recorded{pid: 10, cgroup: inA, namespace: one, name: "pause"},
+		recorded{pid: 11, cgroup: inB, namespace: two, name: "pause", started: 1})
+	if len(all) != 2 || !all[0].Pause || all[1].Pause {
+		t.Errorf("%+v", all)
+	}
+}
+
 func TestStartOfAContainer(t *testing.T) {
 	all := containersAmong(t, recorded{pid: 10, cgroup: inA, namespace: foreign, started: 250}, recorded{pid: 11, cgroup: inA, namespace: foreign, started: 900})
 	if len(all) != 1 || all[0].Started != 2500*time.Millisecond {
