@@ -65,7 +65,9 @@ func (p *probes) finish(s storage, call *storageCall, found Inspection, err erro
 	defer p.mu.Unlock()
 	found.Paths = nil
 	call.found = found
-	delete(p.calls, s)
+	if p.calls[s] == call { // another's stuck worker may keep it meanwhile
+		delete(p.calls, s)
+	}
 	if ended := ended(err); ended != nil {
 		call.ended = ended
 		call.found.Answer.Asked, call.found.Answer.TimedOut, call.found.Answer.Stuck = true, true, true

@@ -54,6 +54,22 @@ func TestOneProbeAtAStorage(t *testing.T) {
 	}
 }
 
+// A call that ends takes nothing away from the stuck worker of another one at its storage.
+func TestEndOfACallBesideAStuckOne(t *testing.T) {
+	p, s, stuck := newProbes(), storage{root: "nfs server a"}, make(stuckWorker)
+	done(t, p.serialize(t.Context(), s, func() error {
+		p.markStuck(s, Inspection{}, fmt.Errorf("inspect: %w", stuck))
+		return nil
+	}))
+	if p.outstanding(s) == nil {
+		t.Error("the stuck worker is forgotten")
+	}
+	close(stuck)
+	if p.outstanding(s) != nil {
+		t.Error("it has ended")
+	}
+}
+
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	p := newProbes()
 	m := facts.Mount{Dev: facts.Dev{Major: 0, Minor: 40}, FSType: "fuse.x", Path: "/a"}
