@@ -199,32 +199,26 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 }
 
 func (n *Namespace) readStatmount() (Table, error) {
-	mounts, err := n.list()
+	mounts, err := n.list(mount.Everything)
 	return NewTable(mounts), err
 }
 
-// list reads all mounts.
-func (n *Namespace) list() (mounts []facts.Mount, err error) {
+// list asks for all mounts.
+func (n *Namespace) list(fields mount.Fields) (mounts []facts.Mount, err error) {
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
 		return nil, err
 	}
 	mounts = make([]facts.Mount, 0, len(ids))
 	for _, id := range ids {
-		m, err := n.mount(id)
+		status, err := mount.Stat(n.id, id, fields)
 		if errors.Is(err, unix.ENOENT) {
 			continue // unmounted since it was listed
 		}
 		if err != nil {
 			return nil, err
 		}
-		mounts = append(mounts, m)
+		mounts = append(mounts, status.Mount)
 	}
 	return mounts, nil
-}
-
-// mount asks for one mount.
-func (n *Namespace) mount(id uint64) (facts.Mount, error) {
-	status, err := mount.Stat(n.id, id, mount.Everything)
-	return status.Mount, err
 }

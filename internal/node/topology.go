@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -40,13 +41,14 @@ func (n *Namespace) Topology() (Table, error) {
 	if !n.moved() && t.known {
 		return t.table, nil
 	}
-	mounts, err := n.list()
+	// For the options of a btrfs the kernel may read its disk, and this process must not wait for that.
+	mounts, err := n.list(mount.Everything &^ mount.Options)
 	if t.known = err == nil; !t.known {
 		return n.Mounts()
 	}
 	for i := range mounts { // what may change without an event
 		m := &mounts[i]
-		m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
+		m.Attr, m.Propagation, m.SuperReadOnly = 0, facts.Propagation{}, false
 	}
 	t.table = NewTable(mounts)
 	return t.table, nil
@@ -100,7 +102,12 @@ func (n *Namespace) Refresh(stack []facts.Mount) ([]facts.Mount, bool) {
 	}
 	fresh := make([]facts.Mount, len(stack))
 	for i, m := range stack {
-		now, err := n.mount(m.ID)
+		fields := mount.Everything
+		if m.FSType == "btrfs" { // as in Topology
+			fields &^= mount.Options
+		}
+		status, err := mount.Stat(n.id, m.ID, fields)
+		now := status.Mount
 		if err != nil || now.Path != m.Path || now.OldParent != m.OldParent {
 			n.topology.forget()
 			return nil, false
