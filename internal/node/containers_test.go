@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -246,6 +247,41 @@ func TestHolderOfNothing(t *testing.T) {
 	}
 	if h := n.HolderAt(t.Context(), facts.ContainerMount{Container: facts.Container{PID: 1}, Mount: facts.Mount{Dev: facts.Dev{Major: 8, Minor: 1}}}); h != nil {
 		t.Errorf("outside of pods: %+v", h)
+	}
+}
+
+// A pod that has a thread of a walk wait is left out of the next walks until that thread has ended. With many
+// such threads no walk begins, as each is a process that cannot be killed.
+func TestWalksThatArePartlyLeft(t *testing.T) {
+	n, _ := newNode(t)
+	w := &n.walks
+	var stuck []stuckWorker
+	left := func(pod string) {
+		t.Helper()
+		stuck = append(stuck, make(stuckWorker))
+		done(t, w.walked(ops.ProcessesAnswer{Blocked: []string{pod}, Known: []facts.FUSEDaemon{{PID: 7}}}, errors.Join(worker.ErrLeft, stuck[len(stuck)-1])))
+	}
+	left("a")
+	left("b")
+	if pods, err := w.skip(); err != nil || !slices.Equal(pods, []string{"a", "b"}) || len(w.known) != 1 {
+		t.Errorf("%v, %v, %v", pods, err, w.known)
+	}
+	close(stuck[0])
+	if pods, err := w.skip(); err != nil || !slices.Equal(pods, []string{"b"}) {
+		t.Errorf("one has ended: %v, %v", pods, err)
+	}
+	for len(w.left) < maxLeft {
+		left("c")
+	}
+	if _, err := w.skip(); !errors.Is(err, worker.ErrStuck) {
+		t.Errorf("one more: %v", err)
+	}
+	close(stuck[1])
+	if _, err := w.skip(); err != nil {
+		t.Error(err)
+	}
+	if err := w.walked(ops.ProcessesAnswer{}, worker.ErrTimeout); !errors.Is(err, worker.ErrTimeout) || len(w.known) != 1 {
+		t.Errorf("a walk without an answer: %v, %v", err, w.known)
 	}
 }
 

@@ -25,8 +25,9 @@ type walks struct {
 	running singleflight.Group
 	// shares limit the milliseconds that each kind takes.
 	shares map[storage]*rate.Limiter
-	// known are for the next daemonWalk, and only a daemonWalk uses them.
+	// known and left are for the next daemonWalk, and only a daemonWalk uses them.
 	known []facts.FUSEDaemon
+	left  []leftWalk
 	// last is the last containerWalk that saw all processes.
 	last atomic.Pointer[lastWalk]
 
@@ -35,6 +36,16 @@ type walks struct {
 	// daemonWalk tells of no other one.
 	peersOf map[uint64]int
 }
+
+// leftWalk is a daemonWalk of which a thread still waits for an open file of a process in one of these
+// pods, or cgroup directories outside of pods.
+type leftWalk struct {
+	pods  []string
+	ended <-chan struct{}
+}
+
+// maxLeft bounds the workers that walks have left behind: with so many, no daemonWalk begins.
+const maxLeft = 8
 
 // lastWalk is what a containerWalk found, and a generation of the mount table from before it.
 type lastWalk struct {
@@ -129,12 +140,39 @@ func (n *Node) walk(ctx context.Context, kind storage) (a ops.ProcessesAnswer, e
 		q.PeersOf = slices.Collect(maps.Keys(n.walks.peersOf))
 		n.walks.mu.Unlock()
 		q.Daemons, q.Known = true, n.walks.known
+		if q.Skip, err = n.walks.skip(); err != nil {
+			return a, err
+		}
 	}
 	for tries := 0; tries == 0 || kind == containerWalk && err == nil && a.Cut && tries < 2; tries++ { // a busy node may have cut one short
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Processes, q)
 	}
-	if kind == daemonWalk && (err == nil || errors.Is(err, worker.ErrLeft)) {
-		n.walks.known = a.Known
+	if kind == daemonWalk {
+		err = n.walks.walked(a, err)
 	}
 	return a, err
+}
+
+// skip returns the pods that still have a thread of an earlier daemonWalk wait. It fails with too many of them.
+func (w *walks) skip() (pods []string, err error) {
+	w.left = slices.DeleteFunc(w.left, func(l leftWalk) bool { return (&storageCall{ended: l.ended}).over() })
+	if len(w.left) == maxLeft {
+		return nil, errStorageStuck
+	}
+	for _, l := range w.left {
+		pods = append(pods, l.pods...)
+	}
+	return pods, nil
+}
+
+// walked takes note of a daemonWalk. One that skipped a process which blocked it counts: a tenant that has a
+// thread wait keeps its own pod from the next ones, and not those from all others.
+func (w *walks) walked(a ops.ProcessesAnswer, err error) error {
+	if errors.Is(err, worker.ErrLeft) {
+		w.left, err = append(w.left, leftWalk{a.Blocked, ended(err)}), nil
+	}
+	if err == nil {
+		w.known = a.Known
+	}
+	return err
 }

@@ -36,9 +36,13 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	read := map[int]bool{initPID: true}
 	var connected []connections
 	spent := map[string]time.Duration{}
+	for _, pod := range q.Skip {
+		spent[pod] = givenUp
+	}
 	take := func(pid int, found connections, ok bool) {
 		if !ok { // what was begun for it may never end
 			spent[pods[pid]] = givenUp
+			a.Blocked = append(a.Blocked, pods[pid])
 		}
 		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold

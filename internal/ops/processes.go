@@ -24,6 +24,8 @@ type ProcessesQuery struct {
 	Known []facts.FUSEDaemon
 	// PeersOf are the FUSE connections of whose daemons the peers are asked, too.
 	PeersOf []uint64
+	// Skip are the pods, or cgroup directories outside of pods, of which no open file is read.
+	Skip []string
 	// Budget bounds the walk over all processes.
 	Budget time.Duration
 }
@@ -50,6 +52,9 @@ type ProcessesAnswer struct {
 	// that may be its daemon: that process, or one of the same pod or cgroup.
 	Unread   int
 	UnreadOf map[uint64]int
+	// Blocked are the pods, or cgroup directories outside of pods, that had a thread of the walk wait
+	// for an open file.
+	Blocked []string
 	// Cut is true when there may be more: not all processes could be read within the
 	// budget, or there are more daemons than are named.
 	Cut bool
