@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -50,11 +51,15 @@ func (d Dead) check(at targetHandle) error {
 	return checkStaleTwice(fd)
 }
 
-// stillDead refuses a filesystem that answers again, by the errno of answers. An errno because this
-// process has run out of descriptors or memory says nothing of the filesystem.
+// stillDead refuses a filesystem that answers again, by the errno of answers. One that denies access
+// may work for others. An errno because this process has run out of descriptors or memory says
+// nothing of the filesystem.
 func stillDead(errno syscall.Errno) error {
-	if errno == 0 {
+	switch {
+	case errno == 0:
 		return refuse("it answers again")
+	case slices.Contains(facts.Denials(), errno):
+		return refuse("it answers, and denies access: %v", errno)
 	}
 	return ownShortage(errno)
 }
@@ -109,7 +114,10 @@ func (h targetHandle) answers() syscall.Errno {
 
 func answers(fd int) syscall.Errno {
 	var st unix.Statx_t
-	return errnoOf(unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
+	_, err := mount.RetryEINTR(func() (int, error) {
+		return 0, unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	})
+	return errnoOf(err)
 }
 
 // isCopy reports whether m is a copy that propagation made of the dead mount. Of NFS another

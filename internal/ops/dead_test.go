@@ -3,7 +3,10 @@ package ops
 import (
 	"errors"
 	"os"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -28,6 +31,17 @@ func TestIsCopy(t *testing.T) {
 	} {
 		if got := d.isCopy(tc.dead, tc.e); got != tc.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Nor is what answers taken for dead, or what may answer others.
+func TestStillDead(t *testing.T) {
+	for errno, refused := range map[syscall.Errno]bool{
+		0: true, unix.EACCES: true, unix.EPERM: true, unix.EKEYEXPIRED: true, unix.ENOTCONN: false, unix.EIO: false, unix.ESHUTDOWN: false,
+	} {
+		if err := stillDead(errno); errors.Is(err, operation.ErrRefused) != refused || !refused && err != nil {
+			t.Errorf("%v: %v", errno, err)
 		}
 	}
 }

@@ -54,6 +54,13 @@ func (a Answer) String() string {
 	return fmt.Sprintf("%s: %s (%s)", a.Op, a.Errno.Error(), ErrnoName(a.Errno))
 }
 
+// Denials are the errnos that deny the caller access to what may work for others.
+func Denials() []syscall.Errno {
+	return []syscall.Errno{
+		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
+	}
+}
+
 // ErrnoName returns the name of an errno, as in "ENOTCONN".
 func ErrnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
 

@@ -44,6 +44,11 @@ var examples = []example{
 		want:  []string{"StaleInContainers! container: cannot be probed: no way in"},
 	},
 	{
+		name:  "a container to which access is denied",
+		build: cases.With(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.EACCES })),
+		want:  []string{"StaleInContainers! container: no longer the volume's and denies access: EACCES"},
+	},
+	{
 		name:  "interrupted in a container",
 		build: cases.With(healedOnHost, inContainer(unfinishedAlone)),
 		want:  []string{"StaleInContainers! container: an interrupted replacement left it unfinished"},

@@ -190,6 +190,10 @@ var refusedReplacements = []struct {
 		why:    "cannot be told to be dead",
 		change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} }),
 	},
+	{
+		why:    "cannot be told to be dead",
+		change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Errno: syscall.EACCES} }),
+	},
 	{why: "no healthy mount of the volume", change: cases.Of(cases.Renewed, cases.Errno(syscall.ENOTCONN))},
 	{why: "no healthy mount of the volume", change: has(func(m *facts.Mount) { m.FSType = "fuse.y" })},
 	{
