@@ -23,8 +23,8 @@ const maxObservations = 4
 var errMoved = errors.New("the mount table kept changing")
 
 // observe finds the volume's mount points and probes each of its superblocks once. A mount point
-// counts as empty only when the mount table, read anew, shows the same: the table in memory may
-// not have a mount that was moved there.
+// counts as empty only when the mount table, read anew, shows the same: the table in memory knows
+// a mount by the path of before where a directory above it was renamed.
 func (e *Engine) observe(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Case, error) {
 	seenEmpty := map[string]bool{}
 	for pass := range maxObservations {

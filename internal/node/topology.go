@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,8 @@ import (
 type topology struct {
 	mu    sync.Mutex
 	table Table
+	// began is when the reading of the table began.
+	began time.Time
 	// known is false while the table has to be read, whatever poll(2) says.
 	known bool
 	// changes counts the polls that reported a change, and the steps.
@@ -34,9 +37,13 @@ func (n *Namespace) Topology() (Table, error) {
 	if !n.statmount {
 		return n.Mounts()
 	}
-	t := &n.topology
+	t, called := &n.topology, time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.known && t.began.After(called) { // as good as one's own, for all who waited for it
+		return t.table, nil
+	}
+	began := time.Now()
 	// A poll tells of a change once, so it comes first, whatever is known.
 	if !n.moved() && t.known {
 		return t.table, nil
@@ -50,7 +57,7 @@ func (n *Namespace) Topology() (Table, error) {
 		m := &mounts[i]
 		m.Attr, m.Propagation, m.SuperReadOnly = 0, facts.Propagation{}, false
 	}
-	t.table = NewTable(mounts)
+	t.table, t.began = NewTable(mounts), began
 	return t.table, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,6 +176,20 @@ func TestTopologyFollowsAMoveAmongOthers(t *testing.T) {
 }
 
 // What may change without a report is not kept.
+// Who waited while another one read takes that table, if the reading began after the call.
+func TestTopologyThatAnotherReads(t *testing.T) {
+	n, dir := parentMount(t)
+	n.topology.began = time.Now().Add(time.Hour)
+	put(t, dir+"/new")
+	if got := found(t, n, dir+"/new"); len(got) != 0 {
+		t.Errorf("read again: %v", got)
+	}
+	n.topology.began = time.Now()
+	if got := found(t, n, dir+"/new"); len(got) != 1 {
+		t.Errorf("a table from before the call counts: %v", got)
+	}
+}
+
 func TestTopologyKeepsNoOptions(t *testing.T) {
 	n, dir := parentMount(t)
 	put(t, dir+"/a")

@@ -28,7 +28,8 @@ const (
 // Listen opens the server's socket at an endpoint "unix:///path" or
 // "unix:/path". It creates a missing directory (0700), and the socket with mode 0600
 // from the start. It replaces an existing socket only if no process listens on it, and
-// no other file. Closing the listener removes the socket. A directory with nothing else in it
+// no other file. Closing the listener removes whatever file is at the path then: hold a lock that
+// keeps another server from it. A directory with nothing else in it
 // becomes private.
 func Listen(endpoint string) (net.Listener, error) {
 	return listen(endpoint, makePrivate, func(string, fs.FileMode) error { return nil })
