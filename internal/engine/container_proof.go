@@ -47,7 +47,7 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 		return "", "the volume was not seen healthy in this boot"
 	case !r.HasDev(dev):
 		return "", "nothing ties this filesystem instance to the volume"
-	case m.Mount.ID == 0 || m.Mount.ID > r.Newest:
+	case m.Mount.ID == 0 || m.Mount.ID > r.NewestOf(dev):
 		return "", "it was mounted after the volume was last seen healthy, and another filesystem may have had the device number by then"
 	}
 	return wasThere, ""

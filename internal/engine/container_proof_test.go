@@ -46,11 +46,12 @@ var proofCases = map[string]struct {
 		},
 		unproven: "which is not this volume's",
 	},
-	"recorded as gone": {change: func(o *observation) { o.c.Record.MountPoints[0].Gone = true }, unproven: "nothing ties"},
-	"recorded":         {proof: "it was there when"},
-	"no record":        {change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
-	"another boot":     {change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
-	"never recorded":   {change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
+	"recorded as gone before it": {change: func(o *observation) { o.c.Record.MountPoints[0].Newest = 699 }, unproven: "mounted after"},
+	"recorded as gone after it":  {change: func(o *observation) { o.c.Record.MountPoints[0].Newest = 700 }, proof: "it was there when"},
+	"recorded":                   {proof: "it was there when"},
+	"no record":                  {change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
+	"another boot":               {change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
+	"never recorded":             {change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
 	"of a previous number, and nothing more": {
 		change: func(o *observation) {
 			seen := []healer.PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}

@@ -44,9 +44,7 @@ func previousSuperblocks(c healer.Case) []facts.Dev {
 	}
 	if c.RecordOfThisBoot() {
 		for _, p := range c.Record.MountPoints {
-			if !p.Gone {
-				all = append(all, p.Dev)
-			}
+			all = append(all, p.Dev)
 		}
 	}
 	for _, f := range c.PreviousOfBoot() {
@@ -227,7 +225,7 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 	case here:
 		f.Newest = max(f.Newest, c.Newest)
 	case r.BootID == c.BootID && r.HasDev(dev):
-		f.Newest = max(f.Newest, r.Newest)
+		f.Newest = max(f.Newest, r.NewestOf(dev))
 	}
 	f.Mounts = slices.Clone(f.Mounts)
 	known := map[healer.PreviousMount]bool{} // all pods of a volume may have tens of thousands
@@ -267,7 +265,7 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 		// With the last pod that had it the volume was unstaged, or its own mount went: no container of another
 		// pod can have that superblock.
 		unstaged := gone(c, p.Dev) && (!c.PodStayed() || wentWithPod(c, p)) && !slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == p.Dev && in.Proof != "" })
-		if !p.Dev.Zero() && !p.Gone && !now.HasDev(p.Dev) && !unstaged {
+		if !p.Dev.Zero() && !now.HasDev(p.Dev) && !unstaged {
 			addPrevious(&was, c, p.Dev)
 		}
 	}

@@ -77,7 +77,7 @@ func (e *Engine) read(driver, volumeID string) (*healer.Record, error) {
 	if r == nil || r.BootID != e.cfg.Node.BootID() {
 		return r, err
 	}
-	now := *r // others read the one that was loaded
+	now := *r
 	now.Newest = max(now.Newest, e.scanned.get(volumeKey(driver, volumeID)).newest)
 	return &now, err
 }
@@ -146,10 +146,12 @@ func newRecord(c healer.Case) healer.Record {
 	}
 	for _, p := range c.Dormant {
 		if !c.RecordOfThisBoot() { // the numbers of another boot would be taken for those of this one
-			p.Dev, p.MountID, p.Since, p.Away = facts.Dev{}, 0, 0, 0
+			p.Dev, p.Newest, p.MountID, p.Since, p.Away = facts.Dev{}, 0, 0, 0, 0
+		} else if _, here := onHost(c, p.Dev); here {
+			p.Newest = 0
+		} else {
+			p.Newest = cmp.Or(p.Newest, c.Record.Newest)
 		}
-		_, here := onHost(c, p.Dev)
-		p.Gone = !here && !r.HasDev(p.Dev)
 		r.MountPoints = append(r.MountPoints, p)
 	}
 	// Whichever mount point the caller named, the record is the same.

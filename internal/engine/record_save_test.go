@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -499,35 +498,27 @@ func TestDormantMountPointsOfAnEarlierBoot(t *testing.T) {
 	}
 }
 
-// Nor does its device number count in this boot once the volume has that superblock nowhere: while nobody
-// looks at the mount point, another volume may get the number, and ever later mounts would seem to be this one's.
+// Nor does its device number in this boot, once the volume has that superblock nowhere, prove what was mounted later:
+// while nobody looks at the mount point, another volume may get the number, and the record's highest id rises.
 func TestDormantMountPointsWhoseSuperblockIsGone(t *testing.T) {
 	dormant := healer.MountPointRecord{Path: podB, Role: healer.RoleTarget, Dev: dev(1), MountID: 7}
-	stays := healer.MountPointRecord{Path: podA, Role: healer.RoleTarget, Dev: dev(1), MountID: 6}
 	at := func(dev facts.Dev) []healer.MountPoint {
 		m := facts.Mount{ID: 8, Path: podA, Dev: dev, FSType: fuseType}
 		return []healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{m}}}
 	}
 	c := healer.Case{
-		BootID: "b", Newest: 90, Dormant: []healer.MountPointRecord{dormant}, MountPoints: at(dev(1)),
-		Record:      &healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{dormant, stays}},
-		Superblocks: map[facts.Dev]healer.Superblock{},
+		BootID: "b", Newest: 90, MountPoints: at(dev(1)), Superblocks: map[facts.Dev]healer.Superblock{},
+		Record: &healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{dormant}},
 	}
-	if r := newRecord(c); !r.HasDev(dev(1)) || r.MountPoint(podB).Gone {
-		t.Errorf("it is at another mount point: %+v", r.MountPoints)
-	}
-	c.MountPoints = at(dev(2))
-	first := newRecord(c)
-	if p := first.MountPoint(podB); first.HasDev(dev(1)) || !p.Gone || p.Dev != dev(1) || len(first.Previous) != 1 || first.Previous[0].Newest != 50 {
-		t.Errorf("%+v, previous %+v", first.MountPoints, first.Previous)
-	}
-	c.Record, c.Dormant, c.Newest = &first, []healer.MountPointRecord{*first.MountPoint(podB)}, 95
-	again := newRecord(c)
-	if again.HasDev(dev(1)) || len(again.Previous) != 1 || again.Previous[0].Newest != 50 || again.Previous[0].Since != first.Previous[0].Since {
-		t.Errorf("at the next check: %+v, previous %+v", again.MountPoints, again.Previous)
-	}
-	again.Previous = nil
-	if c.Record = &again; slices.Contains(previousSuperblocks(c), dev(1)) {
-		t.Error("containers are looked for that have it, for ever")
+	for i, step := range []struct {
+		on     facts.Dev
+		newest uint64 // of the number that the dormant mount point has
+	}{{dev(1), 90}, {dev(2), 90}, {dev(2), 90}, {dev(1), 93}} {
+		c.MountPoints, c.Dormant, c.Newest = at(step.on), []healer.MountPointRecord{*c.Record.MountPoint(podB)}, uint64(90+i)
+		r := newRecord(c)
+		if r.NewestOf(dev(1)) != step.newest || r.NewestOf(dev(3)) != 0 || r.Newest != c.Newest {
+			t.Errorf("check %d: %d: %+v", i, r.NewestOf(dev(1)), r)
+		}
+		c.Record = &r
 	}
 }

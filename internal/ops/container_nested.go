@@ -52,7 +52,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 				s.err = refuse("what was to come in its place does not answer")
 			}
 		default:
-			s.err = stillDead(answers(s.deadClone))
+			s.err = stillDead(s.query.Container.Mount.FSType, answers(s.deadClone))
 		}
 		for _, n := range s.nested {
 			if s.err == nil {

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -33,7 +32,7 @@ func (d Dead) check(at targetHandle) error {
 		if d.Ended {
 			return nil
 		}
-		return stillDead(at.answers())
+		return stillDead(d.FSType, at.answers())
 	}
 	fd, err := at.open(d.Ref())
 	switch {
@@ -51,14 +50,14 @@ func (d Dead) check(at targetHandle) error {
 	return checkStaleTwice(fd)
 }
 
-// stillDead refuses a filesystem that answers again, by the errno of answers. One that denies access
-// may work for others. An errno because this process has run out of descriptors or memory says
+// stillDead refuses a filesystem that answers again, by the errno of answers, and one that may
+// work for others. An errno because this process has run out of descriptors or memory says
 // nothing of the filesystem.
-func stillDead(errno syscall.Errno) error {
+func stillDead(fsType string, errno syscall.Errno) error {
 	switch {
 	case errno == 0:
 		return refuse("it answers again")
-	case slices.Contains(facts.Denials(), errno):
+	case facts.DeniesCaller(fsType, errno):
 		return refuse("it answers, and denies access: %v", errno)
 	}
 	return ownShortage(errno)

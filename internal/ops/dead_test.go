@@ -40,9 +40,12 @@ func TestStillDead(t *testing.T) {
 	for errno, refused := range map[syscall.Errno]bool{
 		0: true, unix.EACCES: true, unix.EPERM: true, unix.EKEYEXPIRED: true, unix.ENOTCONN: false, unix.EIO: false, unix.ESHUTDOWN: false,
 	} {
-		if err := stillDead(errno); errors.Is(err, operation.ErrRefused) != refused || !refused && err != nil {
+		if err := stillDead("fuse.x", errno); errors.Is(err, operation.ErrRefused) != refused || !refused && err != nil {
 			t.Errorf("%v: %v", errno, err)
 		}
+	}
+	if err := stillDead("ceph", unix.EACCES); err != nil {
+		t.Errorf("an evicted client: %v", err)
 	}
 }
 

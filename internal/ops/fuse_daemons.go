@@ -39,11 +39,9 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	for _, pod := range q.Skip {
 		spent[pod] = givenUp
 	}
+	answered := false
 	take := func(pid int, found connections, ok bool) {
-		if !ok { // what was begun for it may never end
-			spent[pods[pid]] = givenUp
-			a.Blocked = append(a.Blocked, pods[pid])
-		}
+		answered = ok
 		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold
 		for _, found.by.Connection = range found.told {
@@ -68,8 +66,12 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 				later = append(later, pid)
 				continue
 			}
+			answered = false
 			each(s, []int{pid}, s.connectionsOf, take)
 			spent[pod] += time.Since(began)
+			if !answered { // what was begun for it may never end
+				spent[pod], a.Blocked = givenUp, append(a.Blocked, pod)
+			}
 		}
 		left = later
 	}

@@ -35,9 +35,9 @@ func TestTroubleOfOurOwnIsAnError(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
 	a, lookErr := inspect([]InspectQuery{{Probe: &ProbeQuery{Path: v.path, Root: true}}})
 	w, writeErr := write(WriteQuery{Path: v.path})
-	deadErr := stillDead(unix.EMFILE)
+	deadErr := stillDead("ext4", unix.EMFILE)
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
-	if !errors.Is(deadErr, unix.EMFILE) || stillDead(0) == nil || stillDead(unix.ENOTCONN) != nil || stillDead(unix.EMFILE) != nil {
+	if !errors.Is(deadErr, unix.EMFILE) || stillDead("ext4", 0) == nil || stillDead("ext4", unix.ENOTCONN) != nil || stillDead("ext4", unix.EMFILE) != nil {
 		t.Errorf("whether a mount is dead: %v", deadErr)
 	}
 	if !errors.Is(lookErr, unix.EMFILE) || !errors.Is(writeErr, unix.EMFILE) {

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -54,11 +55,17 @@ func (a Answer) String() string {
 	return fmt.Sprintf("%s: %s (%s)", a.Op, a.Errno.Error(), ErrnoName(a.Errno))
 }
 
-// Denials are the errnos that deny the caller access to what may work for others.
+// Denials are the errnos that deny access.
 func Denials() []syscall.Errno {
 	return []syscall.Errno{
 		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
 	}
+}
+
+// DeniesCaller reports whether a filesystem that answers with an errno may work for others: a daemon of FUSE
+// lives. An evicted client of CephFS, and one of SMB with an old password, give it to all.
+func DeniesCaller(fsType string, e syscall.Errno) bool {
+	return IsFUSE(fsType) && slices.Contains(Denials(), e)
 }
 
 // ErrnoName returns the name of an errno, as in "ENOTCONN".

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -104,10 +105,11 @@ type MountPointRecord struct {
 	Propagation facts.Propagation `json:"propagation"`
 	// ReadOnlySuper is true when the superblock was read-only while healthy.
 	ReadOnlySuper bool `json:"readOnlySuperblock"`
-	// Dev is the superblock's device, for a raw block volume the device itself. Gone is true when it
-	// was at none of the volume's mount points any more: the number may be another volume's by then.
-	Dev  facts.Dev `json:"dev"`
-	Gone bool      `json:"gone,omitempty"`
+	// Dev is the superblock's device, for a raw block volume the device itself.
+	Dev facts.Dev `json:"dev"`
+	// Newest counts in place of the record's own where the superblock is at none of the volume's mount
+	// points any more: the number may be another volume's by now.
+	Newest uint64 `json:"newest,omitempty"`
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
@@ -141,9 +143,20 @@ func (r *Record) Staged() *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })
 }
 
-// HasDev reports whether a recorded mount point has a superblock that was there when it was recorded.
+// HasDev reports whether a recorded mount point has a superblock.
 func (r Record) HasDev(dev facts.Dev) bool {
-	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev && !p.Gone })
+	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev })
+}
+
+// NewestOf returns the highest unique mount id that was seen while a recorded superblock was the volume's; 0 for
+// none.
+func (r Record) NewestOf(dev facts.Dev) (newest uint64) {
+	for _, p := range r.MountPoints {
+		if p.Dev == dev {
+			newest = max(newest, cmp.Or(p.Newest, r.Newest))
+		}
+	}
+	return newest
 }
 
 func (r *Record) first(is func(MountPointRecord) bool) *MountPointRecord {
