@@ -153,8 +153,11 @@ func TestSlowPodsLeaveTimeForOthers(t *testing.T) {
 			"task/2/cgroup": "0::/kubepods/poda/x\n", "task/2/ns/mnt": "-> mnt:[100]", "task/2/fd/3": "-> /x", "task/2/fdinfo/3": "FIFO",
 		},
 	} {
-		if a := walkedBeside(t, slow, its, slow*itemTimeout); len(a.Daemons) != 1 || a.Daemons[0].PodUID != "b" || a.Unread != slow {
+		if a := walkedBeside(t, slow, its, slow*itemTimeout); len(a.Daemons) != 1 || a.Daemons[0].PodUID != "b" || a.Unread != slow || !slices.Equal(a.Blocked, []string{"a"}) {
 			t.Errorf("%s: %+v", name, a)
+		}
+		if a := walkedBeside(t, slow, its, time.Hour, "a"); len(a.Daemons) != 1 || a.Unread != slow || len(a.Blocked) != 0 {
+			t.Errorf("%s, left out: %+v", name, a)
 		}
 	}
 }
@@ -172,7 +175,7 @@ func TestPodThatTakesLongIsRead(t *testing.T) {
 }
 
 // walkedBeside walks over a daemon of pod b and others that come first.
-func walkedBeside(t *testing.T, others int, its map[string]string, budget time.Duration) ProcessesAnswer {
+func walkedBeside(t *testing.T, others int, its map[string]string, budget time.Duration, skip ...string) ProcessesAnswer {
 	t.Helper()
 	var mounted facts.Mount
 	must(t, (thread{}).visit(func(m facts.Mount) { mounted = m }))
@@ -185,7 +188,7 @@ func walkedBeside(t *testing.T, others int, its map[string]string, budget time.D
 		processes[pid]["stat"] = aStat
 	}
 	s := &scan{proc: procTree(t, processes), end: time.Now().Add(budget)}
-	a, err := s.daemons(ProcessesQuery{})
+	a, err := s.daemons(ProcessesQuery{Skip: skip})
 	must(t, err)
 	return a
 }

@@ -69,7 +69,7 @@ func TestCallerChoosesNoBackend(t *testing.T) {
 		ask("abnormal:", "NodeStageVolume: UNAUTHENTICATED: terminal; "+seeDriversLog)
 	}
 	d.Behave(csidriver.Mode{UserKey: oddSecret})
-	ask("healed:", "restage of the staging mount point")
+	ask("healed:", "restage of the staging mount point; ")
 	harness.Eventually(t, "events tell it", func() bool {
 		all, messages := m.told(v.pod.Name)
 		quotesNothing(t, oddSecret, "an event", messages)
@@ -116,7 +116,7 @@ func TestCallerChoosesNothingOfDelegate(t *testing.T) {
 	ask("healed:", "delegate of the target failed", "NodeHealer: UNAUTHENTICATED", "no secrets", "rebind of the target")
 	v.Lose()
 	d.Behave(csidriver.Mode{Heal: csidriver.Publishes})
-	ask("healed:", "delegate of the target")
+	ask("healed:", "delegate of the target.")
 	got, err := d.LastHeal(v.ID)
 	harness.Must(t, err)
 	want := &healerpb.NodeHealerRequest{

@@ -48,7 +48,7 @@ func (v restaged) refused(why string) {
 func (v restaged) heals() {
 	v.m.T.Helper()
 	harness.Eventually(v.m.T, "the volume is staged anew", func() bool {
-		return saysAll(v.m.answer(v.Request()), "healed:", "restage of the staging mount point")
+		return saysAll(v.m.answer(v.Request()), "healed:", "restage of the staging mount point; ")
 	})
 }
 
@@ -79,7 +79,7 @@ func TestRestageInACluster(t *testing.T) {
 	m.Settings(map[string]string{"restage-drivers": harness.Driver + ": unmount-first"})
 	ask("nodeStageSecretRef of PersistentVolume " + v.PV + ": the Secret cannot be read (Forbidden)")
 	m.api.Kubectl(t, "apply", "--filename="+roleForSecret(t, secret))
-	ask("healed:", "restage of the staging mount point", "replace of the target")
+	ask("healed:", "restage of the staging mount point; ", "replace of the target")
 	got, err := d.LastStage(v.ID)
 	harness.Must(t, err)
 	want := &csi.NodeStageVolumeRequest{

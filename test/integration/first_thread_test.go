@@ -37,7 +37,7 @@ func TestRestageBesideLoiterers(t *testing.T) {
 	sum := v.Sum(v.MountPoint())
 	for range 2 {
 		d.KillDaemon(v)
-		n.Expect("healed", d.Request(v), "restage of the staging mount point")
+		n.Expect("healed", d.Request(v), "restage of the staging mount point; ")
 	}
 	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data is another one")

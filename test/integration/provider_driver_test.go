@@ -53,7 +53,7 @@ func TestVendorsDriver(t *testing.T) {
 		mode csidriver.Mode
 		says string
 	}{
-		{csidriver.Mode{Heal: csidriver.Publishes, UserKey: harness.Canary}, "Done: delegate of the target"},
+		{csidriver.Mode{Heal: csidriver.Publishes, UserKey: harness.Canary}, "Done: delegate of the target."},
 		{csidriver.Mode{Heal: csidriver.OnlySays}, "; rebind of the target"},
 		{answers(csidriver.Answer{Code: codes.Internal, Text: "key " + harness.Canary}), "Done: delegate of the target failed"},
 		{csidriver.Mode{}, "(NodeHealer: UNIMPLEMENTED"},

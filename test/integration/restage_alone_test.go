@@ -14,7 +14,7 @@ func TestRestageAlone(t *testing.T) {
 	n.Expect("healthy", d.Request(v))
 	sum := v.Sum(v.MountPoint())
 	d.KillDaemon(v)
-	n.Expect("healed", d.Request(v), "restage of the staging mount point")
+	n.Expect("healed", d.Request(v), "restage of the staging mount point; ")
 	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data is another one")
 	}

@@ -25,7 +25,7 @@ func TestRestageInContainers(t *testing.T) {
 	before := d.Table(v)
 	for range 2 {
 		d.KillDaemon(v)
-		n.Expect("healed", d.Request(v), "restage of the staging mount point", "replace of the target", "replace-in-container")
+		n.Expect("healed", d.Request(v), "restage of the staging mount point; ", "replace of the target", "replace-in-container")
 		d.SameTable(v, before)
 		if p := c.AwaitTurns(); p.Reads != p.Turns || p.Writes != p.Turns || c.Starts() != 1 {
 			t.Errorf("the container's process comes by %+v, was started %d times, and met %q", p, c.Starts(), c.Errors())

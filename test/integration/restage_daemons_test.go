@@ -28,7 +28,7 @@ func TestRestageRclone(t *testing.T) {
 	awaitWritten(t, v, d.Data(v.ID))
 	for range 2 {
 		d.KillDaemon(v)
-		n.Expect("healed", d.Request(v), "restage of the staging mount point")
+		n.Expect("healed", d.Request(v), "restage of the staging mount point; ")
 		d.SameTable(v, before)
 		if v.Sum(v.MountPoint()) != sum {
 			t.Error("the data is another one")

@@ -75,7 +75,7 @@ func TestRestageFails(t *testing.T) {
 	n.Start()                   // it forgets whom it leaves alone
 	for _, v := range volumes { // last, as some have to wait until the driver no longer counts as at work
 		harness.Eventually(t, v.ID+" is healed", func() bool { // on a busy machine not all processes can be examined in time
-			return strings.Contains(n.Message(d.Request(v)), "Done: restage of the staging mount point")
+			return strings.Contains(n.Message(d.Request(v)), "Done: restage of the staging mount point; ")
 		})
 	}
 	d.SameTables(volumes, before)
@@ -146,5 +146,5 @@ func TestRestageTakesNoOtherMount(t *testing.T) {
 	harness.Must(t, unix.Unmount(there, 0))
 	n.Stop()
 	n.Start() // it forgets whom it leaves alone
-	n.Expect("healed", d.Request(v), "restage of the staging mount point")
+	n.Expect("healed", d.Request(v), "restage of the staging mount point; ")
 }

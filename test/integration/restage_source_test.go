@@ -39,7 +39,7 @@ func TestRestageLongSource(t *testing.T) {
 		d.Behave(csidriver.Mode{Source: source})
 		n.Stop()
 		n.Start() // it forgets whom it leaves alone
-		n.Expect("healed", d.Request(v), "restage of the staging mount point", "; replace of the target")
+		n.Expect("healed", d.Request(v), "restage of the staging mount point; ", "; replace of the target")
 		d.SameTable(v, before)
 	}
 }

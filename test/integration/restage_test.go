@@ -54,7 +54,7 @@ func TestRestage(t *testing.T) {
 			n.Expect("healthy", other.Request())
 			before, sum := d.Table(v), v.Sum(v.MountPoint())
 			d.KillDaemon(v)
-			n.Expect("healed", d.Request(v), "restage of the staging mount point", "; replace of the target")
+			n.Expect("healed", d.Request(v), "restage of the staging mount point; ", "; replace of the target")
 			d.SameTable(v, before)
 			if now := v.Sum(v.MountPoint()); now != sum {
 				t.Error("the data is another one")
@@ -79,7 +79,7 @@ func TestRestageSelf(t *testing.T) {
 		disconnected(t, v.Staging)
 		d.Stop()
 		d.Start() // it remembers nothing
-		n.Expect("healed", d.Request(v), "restage of the staging mount point")
+		n.Expect("healed", d.Request(v), "restage of the staging mount point; ")
 		d.SameTable(v, before)
 	})
 	for _, order := range []string{"stage-first", "unmount-first"} {

@@ -130,7 +130,7 @@ func TestRestageOfADaemonThatGivesUp(t *testing.T) {
 	before := d.Table(v)
 	d.KillDaemon(v)
 	d.Behave(csidriver.Mode{GivesUp: true})
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point. ")
 	harness.Must(t, unix.Kill(daemonOf(t, d, v), unix.SIGTERM))
 	harness.Eventually(t, "the daemon gave up", func() bool { return len(harness.Layers(t, v.Staging)) == 0 })
 	d.Behave(csidriver.Mode{})

@@ -27,7 +27,7 @@ func TestLookupAfterRestage(t *testing.T) {
 	awaitWritten(t, v, server.Data())
 	server.Revoke("key")
 	d.KillDaemon(v)
-	n.Expect("abnormal", d.Request(v), "restage of the staging mount point", "BackendUnreachable", "EIO")
+	n.Expect("abnormal", d.Request(v), "restage of the staging mount point. ", "BackendUnreachable", "EIO")
 	n.Expect("abnormal", d.Request(v), "BackendUnreachable", "EIO", fmt.Sprintf("process %d rclone", daemonOf(t, d, v)), "Nothing was changed")
 	if said := n.Message(d.Request(v)); strings.Contains(said, "its server") {
 		t.Errorf("a server that refuses a key is called silent: %s", said)

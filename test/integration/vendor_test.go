@@ -207,7 +207,7 @@ func TestVendorsDriverBesideNodeHealer(t *testing.T) {
 	n.Expect("abnormal", v.Request(), "DriverReportsAbnormal", "HelloSessionLost", "hello lost its session")
 	hello.Says(v.ID, "ok")
 	v.Unpublish()
-	n.Expect("healed", v.Request(), "NotMounted", "delegate of the target")
+	n.Expect("healed", v.Request(), "NotMounted", "delegate of the target.")
 	n.SameTable(before)
 	for _, dir := range []string{n.StateDir(), filepath.Join(n.Dir, "driver-state")} {
 		if log, err := os.ReadFile(filepath.Join(dir, "audit.log")); err != nil || len(log) == 0 {
