@@ -144,6 +144,7 @@ func newRecord(c healer.Case) healer.Record {
 		}
 		r.MountPoints = append(r.MountPoints, newMountPointRecord(c, p))
 	}
+	r.Previous = keepPrevious(c, r) // what only a dormant mount point has is a previous one, too
 	for _, p := range c.Dormant {
 		if !c.RecordOfThisBoot() { // the numbers of another boot would be taken for those of this one
 			p.Dev, p.Newest, p.MountID, p.Since, p.Away = facts.Dev{}, 0, 0, 0, 0
@@ -156,7 +157,6 @@ func newRecord(c healer.Case) healer.Record {
 	}
 	// Whichever mount point the caller named, the record is the same.
 	slices.SortFunc(r.MountPoints, func(a, b healer.MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
-	r.Previous = keepPrevious(c, r)
 	if r.Restaging = c.Restaging(); r.Restaging {
 		r.RestagingSince = c.Record.RestagingSince
 	}

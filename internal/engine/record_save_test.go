@@ -513,11 +513,16 @@ func TestDormantMountPointsWhoseSuperblockIsGone(t *testing.T) {
 	for i, step := range []struct {
 		on     facts.Dev
 		newest uint64 // of the number that the dormant mount point has
-	}{{dev(1), 90}, {dev(2), 90}, {dev(2), 90}, {dev(1), 93}} {
+		// previous is how many instances containers that cannot be inspected may still have.
+		previous int
+	}{{dev(1), 90, 0}, {dev(2), 90, 1}, {dev(2), 90, 1}, {dev(1), 93, 1}} {
 		c.MountPoints, c.Dormant, c.Newest = at(step.on), []healer.MountPointRecord{*c.Record.MountPoint(podB)}, uint64(90+i)
 		r := newRecord(c)
 		if r.NewestOf(dev(1)) != step.newest || r.NewestOf(dev(3)) != 0 || r.Newest != c.Newest {
 			t.Errorf("check %d: %d: %+v", i, r.NewestOf(dev(1)), r)
+		}
+		if len(r.Previous) != step.previous {
+			t.Errorf("check %d: previous %+v", i, r.Previous)
 		}
 		c.Record = &r
 	}

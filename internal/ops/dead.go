@@ -57,8 +57,8 @@ func stillDead(fsType string, errno syscall.Errno) error {
 	switch {
 	case errno == 0:
 		return refuse("it answers again")
-	case facts.DeniesCaller(fsType, errno):
-		return refuse("it answers, and denies access: %v", errno)
+	case facts.MayWork(fsType, errno):
+		return refuse("it answers %q, and may work for others", errno)
 	}
 	return ownShortage(errno)
 }
@@ -111,12 +111,10 @@ func (h targetHandle) answers() syscall.Errno {
 	return answers(fd)
 }
 
+// answers leaves it to its callers what EINTR says: a daemon may give it to every question.
 func answers(fd int) syscall.Errno {
 	var st unix.Statx_t
-	_, err := mount.RetryEINTR(func() (int, error) {
-		return 0, unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
-	})
-	return errnoOf(err)
+	return errnoOf(unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
 }
 
 // isCopy reports whether m is a copy that propagation made of the dead mount. Of NFS another

@@ -38,14 +38,16 @@ func TestIsCopy(t *testing.T) {
 // Nor is what answers taken for dead, or what may answer others.
 func TestStillDead(t *testing.T) {
 	for errno, refused := range map[syscall.Errno]bool{
-		0: true, unix.EACCES: true, unix.EPERM: true, unix.EKEYEXPIRED: true, unix.ENOTCONN: false, unix.EIO: false, unix.ESHUTDOWN: false,
+		0: true, unix.EINTR: true, unix.EACCES: true, unix.EPERM: true, unix.EKEYEXPIRED: true, unix.ENOTCONN: false, unix.EIO: false, unix.ESHUTDOWN: false,
 	} {
 		if err := stillDead("fuse.x", errno); errors.Is(err, operation.ErrRefused) != refused || !refused && err != nil {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}
-	if err := stillDead("ceph", unix.EACCES); err != nil {
-		t.Errorf("an evicted client: %v", err)
+	for fsType, errno := range map[string]syscall.Errno{"ceph": unix.EACCES, "fuse.ceph-fuse": unix.EPERM} {
+		if err := stillDead(fsType, errno); err != nil {
+			t.Errorf("an evicted client: %v", err)
+		}
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,9 +41,16 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	for _, pod := range q.Skip {
 		spent[pod] = givenUp
 	}
-	answered := false
+	threads := readers{of: map[string]int{}}
+	connectionsOf := func(pid int) connections {
+		threads.add(pods[pid], 1)
+		defer threads.add(pods[pid], -1)
+		return s.connectionsOf(pid)
+	}
 	take := func(pid int, found connections, ok bool) {
-		answered = ok
+		if !ok { // what was begun for it may never end
+			spent[pods[pid]] = givenUp
+		}
 		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold
 		for _, found.by.Connection = range found.told {
@@ -66,12 +75,8 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 				later = append(later, pid)
 				continue
 			}
-			answered = false
-			each(s, []int{pid}, s.connectionsOf, take)
+			each(s, []int{pid}, connectionsOf, take)
 			spent[pod] += time.Since(began)
-			if !answered { // what was begun for it may never end
-				spent[pod], a.Blocked = givenUp, append(a.Blocked, pod)
-			}
 		}
 		left = later
 	}
@@ -86,7 +91,37 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	s.cut = false
 	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
+	a.Blocked = threads.blocked()
 	return a, nil
+}
+
+// readers counts for each pod the threads that read what its processes have open. One that was taken for
+// late may have come to its end, and one that is waited for no more may not: each counts itself.
+type readers struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (r *readers) add(pod string, threads int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of[pod] += threads; r.of[pod] == 0 {
+		delete(r.of, pod)
+	}
+}
+
+func (r *readers) pods() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.of))
+}
+
+// blocked returns the pods of which a thread waits in the kernel. Any other reading ends within itemTimeout.
+func (r *readers) blocked() []string {
+	if len(r.pods()) > 0 {
+		time.Sleep(itemTimeout)
+	}
+	return r.pods()
 }
 
 // givenUp is more than any budget: no process of a pod is begun any more after one that was given up.

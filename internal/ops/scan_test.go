@@ -41,6 +41,19 @@ func procTree(t *testing.T, processes map[int]map[string]string) procfs {
 					_ = unix.Close(fd)
 				}
 			}()
+		case text == "ONCE": // its first reader waits until the test ends, and no other one
+			must(t, unix.Mkfifo(name, 0o600))
+			gone := make(chan struct{})
+			go func() {
+				fd, err := unix.Open(name, unix.O_WRONLY, 0)
+				if err == nil {
+					must(t, os.Remove(name))
+					must(t, os.WriteFile(name, nil, 0o600))
+					<-gone
+					_ = unix.Close(fd)
+				}
+			}()
+			t.Cleanup(func() { close(gone) })
 		case len(text) > 3 && text[:3] == "-> ":
 			must(t, os.Symlink(text[3:], name))
 		default:
@@ -158,6 +171,24 @@ func TestSlowPodsLeaveTimeForOthers(t *testing.T) {
 		}
 		if a := walkedBeside(t, slow, its, time.Hour, "a"); len(a.Daemons) != 1 || a.Unread != slow || len(a.Blocked) != 0 {
 			t.Errorf("%s, left out: %+v", name, a)
+		}
+	}
+}
+
+// A file may be another one by the time it is read again: the thread that read the first one waits nevertheless. And a
+// pod whose file was being read when the budget ended blocks nothing.
+func TestBlockedPods(t *testing.T) {
+	process := func(pod, fdinfo string) map[string]string {
+		return map[string]string{"stat": aStat, "cgroup": "0::/kubepods/pod" + pod + "/x\n", "fd/3": "-> /x", "fdinfo/3": fdinfo}
+	}
+	for _, tc := range []struct {
+		first  string
+		budget time.Duration
+	}{{"ONCE", time.Minute}, {"FIFO", 2*itemTimeout + 25*time.Millisecond}} {
+		s := &scan{proc: procTree(t, map[int]map[string]string{10: process("a", tc.first), 20: process("v", "SLOW"), 30: process("v", "SLOW")})}
+		s.end = time.Now().Add(tc.budget)
+		if a, err := s.daemons(ProcessesQuery{}); err != nil || !slices.Equal(a.Blocked, []string{"a"}) {
+			t.Errorf("%s: %v, %v", tc.first, a.Blocked, err)
 		}
 	}
 }

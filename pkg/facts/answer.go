@@ -62,10 +62,11 @@ func Denials() []syscall.Errno {
 	}
 }
 
-// DeniesCaller reports whether a filesystem that answers with an errno may work for others: a daemon of FUSE
-// lives. An evicted client of CephFS, and one of SMB with an old password, give it to all.
-func DeniesCaller(fsType string, e syscall.Errno) bool {
-	return IsFUSE(fsType) && slices.Contains(Denials(), e)
+// MayWork reports whether a filesystem that answers with an errno may work nevertheless: the call was
+// interrupted, or a FUSE daemon, which lives, denies root alone. An evicted client of CephFS, and one of SMB
+// with an old password, deny access to all.
+func MayWork(fsType string, e syscall.Errno) bool {
+	return e == syscall.EINTR || IsFUSE(fsType) && !IsCeph(fsType) && slices.Contains(Denials(), e)
 }
 
 // ErrnoName returns the name of an errno, as in "ENOTCONN".

@@ -83,5 +83,11 @@ func IsType(fsType string, traits Traits) bool {
 // shows a directory of its own on the server.
 func IsNFS(fsType string) bool { return IsType(fsType, NFS) }
 
+// IsCeph reports whether a filesystem type is CephFS, of the kernel or of a daemon.
+func IsCeph(fsType string) bool {
+	kind, subtype, _ := strings.Cut(fsType, ".")
+	return IsType(fsType, Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
+}
+
 // IsFUSE reports whether a daemon serves the filesystem type.
 func IsFUSE(fsType string) bool { return IsType(fsType, FUSE) }

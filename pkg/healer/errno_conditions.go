@@ -2,7 +2,6 @@ package healer
 
 import (
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -55,7 +54,7 @@ var conditionRows = []ConditionRow{
 	{Reason: IOError, Beside: []Reason{ServerUnreachable}},
 }
 
-func onCeph(sb Superblock) bool   { return IsCeph(sb.FSType) }
+func onCeph(sb Superblock) bool   { return facts.IsCeph(sb.FSType) }
 func onDevice(sb Superblock) bool { return sb.Device != nil }
 
 // ConditionOfProbe returns what the errno of a probe means; false without an errno.
@@ -74,10 +73,4 @@ func ConditionOf(op string, errno syscall.Errno, sb Superblock) (ConditionRow, b
 		return ConditionRow{}, false
 	}
 	return conditionRows[at], true
-}
-
-// IsCeph reports whether a filesystem type is CephFS, of the kernel or of a daemon.
-func IsCeph(fsType string) bool {
-	kind, subtype, _ := strings.Cut(fsType, ".")
-	return facts.IsType(fsType, facts.Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
 }

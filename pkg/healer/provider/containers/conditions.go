@@ -28,8 +28,8 @@ func stale(p healer.MountPoint) healer.Condition {
 		message = "it has a filesystem instance that is no longer the volume's, and cannot be probed: " + in.Probe.Err
 	case in.Probe.TimedOut:
 		message = "it has a filesystem instance that is no longer the volume's and does not answer"
-	case facts.DeniesCaller(in.Mount.FSType, in.Probe.Errno):
-		message = "it has a filesystem instance that is no longer the volume's and denies access: " + facts.ErrnoName(in.Probe.Errno)
+	case facts.MayWork(in.Mount.FSType, in.Probe.Errno):
+		message = "it has a filesystem instance that is no longer the volume's and answers " + facts.ErrnoName(in.Probe.Errno)
 	case in.Probe.Errno != 0:
 		message = "it still has the filesystem instance that ended: " + facts.Answer{Asked: true, Op: "statx", Errno: in.Probe.Errno}.String()
 	default:

@@ -46,7 +46,7 @@ var examples = []example{
 	{
 		name:  "a container to which access is denied",
 		build: cases.With(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.EACCES })),
-		want:  []string{"StaleInContainers! container: no longer the volume's and denies access: EACCES"},
+		want:  []string{"StaleInContainers! container: no longer the volume's and answers EACCES"},
 	},
 	{
 		name:  "interrupted in a container",

@@ -119,7 +119,7 @@ func (p Provider) refuse(c healer.Case, mp healer.MountPoint) string {
 		return "not proven to be the volume's: " + in.Unproven
 	case c.Record == nil:
 		return "the volume was never seen healthy on this node"
-	case in.Probe.Err != "" || in.Probe.TimedOut || facts.DeniesCaller(in.Mount.FSType, in.Probe.Errno):
+	case in.Probe.Err != "" || in.Probe.TimedOut || facts.MayWork(in.Mount.FSType, in.Probe.Errno):
 		return "what the container has cannot be told to be dead"
 	}
 	return ""

@@ -31,7 +31,7 @@ var whySquashed = refusal{
 // whyDenied returns why a filesystem usually refuses root.
 func whyDenied(fsType string, m facts.Mount) refusal {
 	switch {
-	case healer.IsCeph(fsType):
+	case facts.IsCeph(fsType):
 		return refusal{
 			"on this filesystem the cluster may have evicted (blocklisted) this client, or taken its key's rights",
 			"see ceph osd blocklist ls, and ceph auth get for the key; an evicted client has to mount anew: delete all pods on this node that use the volume",
