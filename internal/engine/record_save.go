@@ -24,20 +24,28 @@ const recordIntervalFUSE = 5 * time.Minute
 // save keeps on disk what the next calls need.
 func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock) error {
 	unusable := func(c healer.Condition) bool { return c.Disables() || c.Ambiguous }
+	// A check that began later has seen newer mounts: the id that it saw must not stand beside older ones.
+	alone := func(save func()) error {
+		return lock.alone(func() {
+			if e.scanned.get(volumeKey(d.Case.Driver, d.Case.Volume.ID)).healthy <= d.Case.Began {
+				save()
+			}
+		})
+	}
 	var err error
 	switch r := d.Case.Record; {
 	case len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, unusable):
-		err = lock.alone(func() { e.saveRecord(ctx, d) })
+		err = alone(func() { e.saveRecord(ctx, d) })
 	case r != nil && r.Restaging && d.Case.StagedAnswers():
 		now := *r // what is staged has answered again
 		now.Restaging, now.PendingStage = false, healer.PendingCall{}
-		err = lock.alone(func() { _ = e.write(ctx, now) })
+		err = alone(func() { _ = e.write(ctx, now) })
 	}
 	if err != nil {
 		return err
 	}
 	if d.Sick() && len(d.Case.OnOldDevice) > 0 {
-		return lock.alone(func() { e.saveOldDevices(ctx, d.Case) })
+		return alone(func() { e.saveOldDevices(ctx, d.Case) })
 	}
 	return nil
 }

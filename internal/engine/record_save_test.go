@@ -136,6 +136,34 @@ func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 	}
 }
 
+// Nor does a check save what it saw before another one, which began later and saved: else the id of the newer mounts
+// would stand beside the superblock that was there before.
+func TestOlderCheckSavesNothing(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	age(b, volumeKey(driver, volID), 2*time.Hour)
+	next := facts.Dev{Major: 8, Minor: 32}
+	b.examined = func() { // the first check has seen the old mounts
+		b.examined = nil
+		b.fakeProvider.mu.Unlock()
+		defer b.fakeProvider.mu.Lock()
+		for _, path := range []string{staging, podA} {
+			b.unmount(path)
+			b.mount(path, next)
+		}
+		b.devices[next] = b.devices[disk]
+		if _, err := b.engine.Check(t.Context(), volume); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := b.engine.Check(t.Context(), volume); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.record(); !r.HasDev(next) || r.HasDev(disk) {
+		t.Errorf("%+v", r.MountPoints)
+	}
+}
+
 // What a container has is proven by the time at which the record was true: for FUSE
 // that has to be on the disk soon, and in memory at once.
 func TestRecordOfFUSEIsKeptYoung(t *testing.T) {

@@ -70,8 +70,8 @@ type Mount struct {
 	Dev       Dev
 	// Root is the directory of the filesystem that the mount shows.
 	Root string
-	// RootDeleted is true when that directory was deleted (mountinfo's
-	// "//deleted").
+	// RootDeleted is true when that directory was deleted (mountinfo's "//deleted"); false where only its
+	// daemon or server could tell.
 	RootDeleted bool
 	// Path is the mount point as seen from the root of the mount namespace.
 	Path        string
