@@ -138,3 +138,20 @@ func TestInContainerLeavesNothing(t *testing.T) {
 		})
 	})
 }
+
+// TestInContainerOfADriverThatMountsOver has a driver, as JuiceFS, that mounts anew over its dead mount, and keeps only
+// some of those: what the container got last is proven also when the host has it nowhere any more.
+func TestInContainerOfADriverThatMountsOver(t *testing.T) {
+	n := harness.NewNode(t).Start()
+	u := newUsed(n)
+	needsBeneath(t)
+	for range 2 {
+		u.disk.RestageOver()
+		n.Expect("abnormal", u.Request(), "StackedMounts", "Done: replace-in-container")
+		if got := u.c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns {
+			t.Errorf("the loop in the container comes by this: %+v", got)
+		}
+		u.disk.Kill()
+		harness.Must(t, unix.Unmount(u.Staging, unix.MNT_DETACH)) // the top, also of the target
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -22,12 +23,22 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	case slices.ContainsFunc(p.Stack[1:], func(m facts.Mount) bool { return m.Dev != p.Stack[0].Dev }):
 		// A covered mount cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
-		found.Advice, found.Ambiguous = adviceRestage, true
+		found.Advice, found.Ambiguous = adviceRestage, !hadAll(c, p.Stack)
 		if !slices.ContainsFunc(p.Stack, func(m facts.Mount) bool { return !facts.IsFUSE(m.FSType) }) {
 			found.Advice = adviceCovered
 		}
 	}
 	return found
+}
+
+// hadAll reports whether all mounts of a stack but the top are of instances that the volume is known to have had. A driver
+// that mounts anew over each daemon that has ended, as JuiceFS does, leaves no doubt which storage the volume is.
+func hadAll(c healer.Case, stack []facts.Mount) bool {
+	top := stack[0]
+	return c.RecordOfThisBoot() && !slices.ContainsFunc(stack[1:], func(m facts.Mount) bool {
+		known := m.Dev == top.Dev || c.Record.HasDev(m.Dev) || c.Replaced(m.Dev)
+		return !known || !facts.IsFUSE(m.FSType) || m.FSType != top.FSType || m.Source != top.Source
+	})
 }
 
 // narrowed reports whether what is staged is a directory of the very filesystem beneath it: ceph-csi mounts a
@@ -174,8 +185,10 @@ func (ev evaluator) readOnly() []healer.Condition {
 	how := ""
 	written, _ := healer.ConditionOf(healer.OpWriteCheck, ev.sb.Write.Errno, ev.sb)
 	switch sb := ev.sb; {
-	case facts.IsType(sb.FSType, facts.ReadOnly), !ev.meantWritable():
+	case facts.IsType(sb.FSType, facts.ReadOnly), !ev.meantWritable(), ev.onlyLower():
 		return nil
+	case written.Reason == healer.ReadOnlyFilesystem && sb.FSType == "btrfs" && !sb.ReadOnly:
+		return ev.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceSubvolume, "its subvolume refused a write as read-only (EROFS)")
 	case written.Reason == healer.ReadOnlyFilesystem:
 		how = "the filesystem refused a write as read-only (EROFS)"
 	case sb.EmergencyReadOnly:
@@ -188,6 +201,14 @@ func (ev evaluator) readOnly() []healer.Condition {
 		return nil
 	}
 	return ev.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
+}
+
+// onlyLower reports whether the filesystem is an overlay of layers that are only read, as one of a container image.
+func (ev evaluator) onlyLower() bool {
+	has := func(option string) bool {
+		return slices.ContainsFunc(ev.p.Stack[0].SuperOptions, func(o string) bool { return strings.HasPrefix(o, option) })
+	}
+	return ev.sb.FSType == "overlay" && has("lowerdir") && !has("upperdir=")
 }
 
 // forReaders reports whether nobody writes to the volume, so that the driver staged it read-only: not where

@@ -459,7 +459,21 @@ func TestDeadBeneathALiveOne(t *testing.T) {
 	}
 	at := slices.IndexFunc(f.Conditions, func(c healer.Condition) bool { return c.Reason == healer.StackedMounts })
 	if at < 0 || f.Conditions[at].Acute || f.Conditions[at].Status != healer.Degraded ||
-		!strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceCovered {
+		!strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceCovered || f.Conditions[at].Ambiguous {
 		t.Errorf("%+v", f.Conditions)
+	}
+	for name, doubt := range map[string]cases.Change{
+		"one that the volume is not known to have had": func(c *healer.Case) {
+			for i := range c.Record.MountPoints {
+				c.Record.MountPoints[i].Dev = cases.Renewed
+			}
+		},
+		"another boot":   func(c *healer.Case) { c.BootID = "next" },
+		"another source": func(c *healer.Case) { c.MountPoints[0].Stack[1].Source = "other" },
+		"another type":   func(c *healer.Case) { c.MountPoints[0].Stack[1].FSType = "ext4" },
+	} {
+		if p := cases.With(cases.Outliving, covered(cases.Previously), doubt)(); !stacked(p, p.MountPoints[0]).Ambiguous {
+			t.Errorf("%s: no doubt", name)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 const (
 	adviceShutdown      = "see the kernel log for the cause, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
+	adviceSubvolume     = "see whether the subvolume was set read-only: btrfs property get"
 	adviceErrors        = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while it is not mounted"
 	adviceShared        = "see the kernel log for the cause, then end all that uses the filesystem, of which the volume is a directory, and check it: deleting the volume's pods alone does not unmount it"
 	adviceDaemon        = "see why the daemon or the server behind the mount is gone; then delete the pod"
@@ -153,8 +154,11 @@ func (ev evaluator) failed() []healer.Condition {
 	}
 	reason, advice := row.Reason, adviceFailed[row.Reason]
 	exports := a.Errno == syscall.ESTALE && facts.IsNFS(ev.sb.FSType) // ends when the server exports the directory again
-	if exports || healer.Classify(a.Errno).Tier == api.Transient {
+	switch {
+	case exports, healer.Classify(a.Errno).Tier == api.Transient:
 		advice = adviceLater
+	case reason == healer.IOError && facts.IsType(ev.sb.FSType, facts.MayHang) && ev.sb.Device == nil:
+		advice = adviceNotResponding // a daemon may still have what was written
 	}
 	if d := ev.sb.Device; reason == healer.DeviceReadError && d != nil {
 		name := deviceName(*d)

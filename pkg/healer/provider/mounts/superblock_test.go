@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +50,18 @@ func overlay(upper *healer.Superblock) cases.Change {
 	return func(c *healer.Case) {
 		c.Record.MountPoints[0].Dev, c.MountPoints[0].Stack[0].Dev = dev, dev
 		c.Superblocks[dev] = healer.Superblock{Dev: dev, FSType: "overlay", Kind: facts.KindDirectory, Upper: upper, Answer: facts.Answer{Asked: true}}
+	}
+}
+
+// layers publishes an overlay that is read-only, with these super options.
+func layers(options ...string) cases.Change {
+	return func(c *healer.Case) {
+		overlay(nil)(c)
+		m := &c.MountPoints[0].Stack[0]
+		m.FSType, m.SuperReadOnly, m.SuperOptions = "overlay", true, options
+		sb := c.Superblocks[m.Dev]
+		sb.ReadOnly = true
+		c.Superblocks[m.Dev] = sb
 	}
 }
 
@@ -152,6 +165,17 @@ var superblockExamples = []example{
 	},
 
 	{name: "overlay", build: cases.With(overlay(nil))},
+	{name: "overlay without an upper", build: cases.With(layers("ro", "lowerdir=/a:/b"))},
+	{name: "overlay without an upper, layer by layer", build: cases.With(layers("ro", "lowerdir+=/a", "lowerdir+=/b"))},
+	{
+		name: "overlay that turned read-only", build: cases.With(layers("ro", "lowerdir=/a", "upperdir=/u", "workdir=/w")),
+		want: []string{"ReadOnlyFilesystem target:"},
+	},
+	{
+		name:  "subvolume that was set read-only",
+		build: cases.With(wrote("mkdir", syscall.EROFS), superblock(func(sb *healer.Superblock) { sb.FSType = "btrfs" }), func(c *healer.Case) { c.Record.FSType = "btrfs" }),
+		want:  []string{"ReadOnlyFilesystem target: its subvolume refused a write"},
+	},
 	{name: "overlay over a healthy upper", build: cases.With(overlay(&healer.Superblock{FSType: "xfs"}))},
 	{
 		name:  "overlay over a dead upper",
@@ -374,6 +398,14 @@ func TestAdviceForWhatMayPass(t *testing.T) {
 		if err != nil || len(f.Conditions) != 1 || !strings.Contains(f.Conditions[0].Advice, want) {
 			t.Errorf("%v: %+v, %v", e, f.Conditions, err)
 		}
+	}
+}
+
+// A daemon may still have what was written: nobody is told to delete all pods because its server is away.
+func TestAdviceForADaemonThatFails(t *testing.T) {
+	f, err := New(idle{t}).Examine(cases.With(cases.Outliving, cases.Of(cases.Renewed, cases.Errno(syscall.EIO)))())
+	if err != nil || !slices.ContainsFunc(f.Conditions, func(c healer.Condition) bool { return c.Reason == healer.IOError && c.Advice == adviceNotResponding }) {
+		t.Errorf("%+v, %v", f.Conditions, err)
 	}
 }
 
