@@ -81,12 +81,14 @@ func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 // read returns a volume's record. Newest is that of the last check, which is in memory and only now
 // and then on the disk.
 func (e *Engine) read(driver, volumeID string) (*healer.Record, error) {
+	// First: that of a check which saves meanwhile must not stand beside older mount points.
+	newest := e.scanned.get(volumeKey(driver, volumeID)).newest
 	r, err := e.cfg.Records.Load(driver, volumeID)
 	if r == nil || r.BootID != e.cfg.Node.BootID() {
 		return r, err
 	}
 	now := *r
-	now.Newest = max(now.Newest, e.scanned.get(volumeKey(driver, volumeID)).newest)
+	now.Newest = max(now.Newest, newest)
 	return &now, err
 }
 

@@ -81,7 +81,11 @@ func (e *SuperblockEvents) waitForDrivers() {
 	buf := make([]byte, 8<<10)
 	for {
 		n, err := e.drivers.file.Read(buf)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
 		if err != nil {
+			klog.ErrorS(err, "Drivers that come back are not noticed any more")
 			return
 		}
 		e.mu.Lock()
@@ -162,16 +166,14 @@ func (e *SuperblockEvents) add(s source) {
 	pidfd := os.NewFile(uintptr(fd), "pidfd")
 	e.followed[s] = pidfd
 	e.waiting.Go(func() {
-		if !ends(pidfd) {
-			return
-		}
+		ended := ends(pidfd)
 		e.mu.Lock()
 		followed := e.followed[s] == pidfd
 		if followed {
-			e.forget(s)
+			e.forget(s) // also where the pidfd cannot be waited for: then it is tried again
 		}
 		e.mu.Unlock()
-		if followed {
+		if ended && followed {
 			e.tell(SuperblockEvent{Dev: s.dev})
 		}
 	})
