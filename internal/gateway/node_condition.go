@@ -48,8 +48,9 @@ type nodeCondition struct {
 	// since has since when volumes are inaccessible.
 	since map[inaccessible]time.Time
 	// said is what the Node has; nil: nothing. It was read if read is true.
-	said   *corev1.NodeCondition
-	read   bool
+	said *corev1.NodeCondition
+	read bool
+	// logged is the error of the last update; empty: it had none.
 	logged string
 }
 
@@ -69,11 +70,13 @@ func (m *Metrics) KeepNodeCondition(ctx context.Context, api *rest.Config, node 
 
 func (n *nodeCondition) run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		err := n.update(ctx)
-		if err != nil && err.Error() != n.logged && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot keep the condition of the Node")
-			n.logged = err.Error()
+		logged := ""
+		if err := n.update(ctx); err != nil {
+			if logged = err.Error(); logged != n.logged && ctx.Err() == nil {
+				klog.ErrorS(err, "Cannot keep the condition of the Node")
+			}
 		}
+		n.logged = logged
 	}, problemEvery)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
 	defer cancel()
@@ -152,7 +155,7 @@ func (n *nodeCondition) update(ctx context.Context) error {
 	if err := n.write(ctx, next); err != nil {
 		return err
 	}
-	n.said, n.logged = &next, ""
+	n.said = &next
 	return nil
 }
 

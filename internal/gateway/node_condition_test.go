@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
 )
 
 // conditioned is a Node whose condition is kept, by what the server's metrics say.
@@ -208,6 +210,29 @@ func TestNodeConditionStandsWithoutAnAnswer(t *testing.T) {
 		c.end()
 		c.says(0, "")
 	})
+}
+
+// TestEachOutageOfTheServerIsLogged once, also one with the error of the last one.
+func TestEachOutageOfTheServerIsLogged(t *testing.T) {
+	var logged bytes.Buffer
+	t.Cleanup(klog.CaptureState().Restore)
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	klog.SetOutputBySeverity("INFO", &logged) // which gets all
+	synctest.Test(t, func(t *testing.T) {
+		c := newConditioned(t, well)
+		for range 2 {
+			c.says(time.Minute, "")
+			c.answers(func() { c.gone = true })
+			c.says(time.Minute, "")
+			c.answers(func() { c.gone = false })
+		}
+		c.end()
+	})
+	klog.Flush()
+	if n := strings.Count(logged.String(), "no such socket"); n != 2 {
+		t.Errorf("logged %d times", n)
+	}
 }
 
 // TestNodeConditionOfALoopThatIsOff is nobody's to end, and comes back with the loop.
