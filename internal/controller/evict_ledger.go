@@ -158,12 +158,13 @@ func (r *Reconciler) changeEntry(ctx context.Context, job types.UID, change func
 	})
 }
 
-// clean removes the taint of an eviction, and closes its entry when the taint is gone.
+// clean removes the taint of an eviction, and closes its entry when the taint is gone. The claim's
+// next eviction may have begun since the entry was read: its taint has another value, and stays.
 func (r *Reconciler) clean(ctx context.Context, entry ledgerEntry) error {
 	node := &corev1.Node{}
 	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Name: entry.Node}, node)
 	if err == nil {
-		err = r.removeTaints(ctx, node, func(t corev1.Taint) bool { return t.Key == clustersettings.TaintPrefix+string(entry.ClaimUID) })
+		err = r.removeTaints(ctx, node, func(t corev1.Taint) bool { return t == taintOf(entry.ClaimUID, entry.Start) })
 	}
 	if err != nil && !apierrors.IsNotFound(err) { // a node that is gone has no taint
 		return err

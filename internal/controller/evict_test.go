@@ -470,6 +470,21 @@ func TestTaintsOfJobsThatAreGone(t *testing.T) {
 	})
 }
 
+// TestTaintOfTheNextEvictionStays when what was read of the last one is cleaned up late.
+func TestTaintOfTheNextEvictionStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		for w.taintValue() == "" {
+			w.reconcile("job")
+		}
+		last := ledgerEntry{Node: "node-1", JobUID: "last", ClaimUID: "claim-uid", Start: time.Now().Add(-time.Minute).Unix()}
+		must(t, w.reconciler.clean(t.Context(), last))
+		if w.taintValue() == "" {
+			t.Error("it was removed")
+		}
+	})
+}
+
 // TestLateTaintsAreRemoved whatever keeps their job from it, and whatever the ledger says.
 func TestLateTaintsAreRemoved(t *testing.T) {
 	for name, hinder := range map[string]func(w *evictWorld){
