@@ -303,7 +303,7 @@ func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod,
 	switch why := fmt.Sprintf("evict pod %s: %v", pod.Name, err); {
 	case apierrors.IsNotFound(err): // it went by itself
 		return nil
-	case err != nil && went == 0 && !mayBeDone(err): // nothing has happened yet
+	case err != nil && went == 0 && !mayBeDone(err) && !apierrors.IsConflict(err): // nothing has happened yet
 		return refuse(why)
 	case err != nil:
 		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("%d of %d pods were evicted; %s", went, len(entry.Pods), why)}
@@ -353,7 +353,10 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 // for each, and says yes to two where a budget has room for one.
 func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 	for i := range pods {
-		if err := p.eviction(ctx, &pods[i], metav1.DryRunAll); err != nil {
+		switch err := p.eviction(ctx, &pods[i], metav1.DryRunAll); {
+		case apierrors.IsConflict(err):
+			return awaitTurn("pod %s changed since it was read", pods[i].Name)
+		case err != nil:
 			return refuse(fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err))
 		}
 	}
@@ -382,11 +385,11 @@ func ready(pod *corev1.Pod) bool {
 }
 
 // eviction has the API evict a pod, as its PodDisruptionBudgets allow. Another pod of that
-// name is not evicted.
+// name is not evicted, nor one that changed since it was read: it may ask not to be (conflict).
 func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
 	return p.cfg.Writer.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}},
 	})
 }
 

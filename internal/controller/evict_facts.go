@@ -38,8 +38,9 @@ var everywhere = client.ListOptions{Limit: objectsPerPage}
 var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Version: "v1alpha1", Kind: "NetworkFenceList"}
 
 // readEvidence asks the node, and then the API for all that a decision goes by: the lists
-// only where the node says that the volume is sick, and the Node last, which is written to
-// next. What cannot be asked for is an error, and no decision.
+// only where the node says that the volume is sick. Last comes by what a person stops an eviction,
+// as the node may take minutes to answer, and the Node, which is written to next. What cannot be
+// asked for is an error, and no decision.
 func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod, begun []types.UID) (*evidence, error) {
 	e := &evidence{
 		volume: p.volume, pods: pods, begun: begun, namespace: &corev1.Namespace{}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
@@ -54,7 +55,7 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod,
 		return nil, err
 	}
 	for _, read := range []func(context.Context, *evidence) error{
-		p.readOthers, p.readObjects, p.readDaemons, p.readVolumes, p.readSick, p.readFences,
+		p.readOthers, p.readObjects, p.readDaemons, p.readVolumes, p.readSick, p.readFences, p.readStops,
 		func(ctx context.Context, e *evidence) error {
 			return p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node)
 		},
@@ -67,6 +68,26 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod,
 		}
 	}
 	return e, ctx.Err()
+}
+
+// errJobDeleted ends the work on a job that is gone, or ends. What was begun is cleaned up as after a crash.
+var errJobDeleted = errors.New("the job was deleted")
+
+// readStops reads the job and the settings again: with other settings it is time to look again.
+func (p *pass) readStops(ctx context.Context, e *evidence) error {
+	job := &v1alpha1.VolumeHealJob{}
+	err := p.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(p.job), job)
+	if apierrors.IsNotFound(err) || err == nil && (job.UID != p.job.UID || job.DeletionTimestamp != nil) {
+		return errJobDeleted
+	}
+	if err != nil {
+		return err
+	}
+	settings, err := p.readSettings(ctx)
+	if err == nil && !maps.Equal(settings, e.settings) {
+		e.asked = hindered(ReasonEvictionWaits, passing, "the settings changed while it was asked")
+	}
+	return err
 }
 
 // readObjects reads what may forbid the eviction, and the driver. Class and driver may be missing.

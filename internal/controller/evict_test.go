@@ -217,6 +217,63 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
+// TestStopCountsWhileTheNodeIsAsked: whatever a person stops an eviction by, nothing is done after
+// it, before the eviction begins, before its taint, and before its first pod. What a pod asks for
+// counts when it would be evicted: the taint may come and go.
+func TestStopCountsWhileTheNodeIsAsked(t *testing.T) {
+	for name, stop := range map[string]func(*evictWorld){
+		"the settings": func(w *evictWorld) { w.remove(theSettings("")) },
+		"a mode": func(w *evictWorld) {
+			settings := theSettings("drivers: [driver]\nafter: 0s")
+			settings.Data["mode"] = "check"
+			must(w.t, w.api.Update(w.ctx, settings))
+		},
+		"the job": func(w *evictWorld) { w.remove(evictJob("job")) },
+		"another job": func(w *evictWorld) {
+			w.remove(evictJob("job"))
+			another := evictJob("job")
+			another.UID, another.Spec.DryRun = "another", true
+			w.create(another)
+		},
+		"a pod": func(w *evictWorld) {
+			w.update("ns", "a", &corev1.Pod{}, func(o client.Object) { o.SetAnnotations(map[string]string{safeToEvict: "false"}) })
+		},
+	} {
+		for when, reached := range map[string]func(l ledger, taint string) bool{
+			"at the start":     func(ledger, string) bool { return true },
+			"before the taint": func(l ledger, _ string) bool { return len(l) == 1 },
+			"before the pod":   func(_ ledger, taint string) bool { return taint != "" },
+		} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newEvictWorld(t)
+					begun, before := 0, ""
+					w.node.during = func() {
+						all, _, err := w.reconciler.readLedger(w.ctx)
+						must(t, err)
+						if before = w.taintValue(); reached(all, before) {
+							w.node.during, begun = nil, len(all)
+							stop(w)
+						}
+					}
+					for range 10 {
+						_, err := w.step()
+						if err != nil && !errors.Is(err, errJobDeleted) {
+							t.Fatal(err)
+						}
+						if all, _, _ := w.reconciler.readLedger(w.ctx); w.node.during == nil && (len(w.evicted) > 0 || len(all) > begun || name != "a pod" && before == "" && w.taintValue() != "") {
+							t.Fatalf("evicted %v, ledger %+v, taint %q", w.evicted, all, w.taintValue())
+						}
+						time.Sleep(evictCheckTimeout)
+					}
+					must(t, w.reconciler.sweep(w.ctx))
+					w.clean()
+				})
+			})
+		}
+	}
+}
+
 // staleWorld has a third pod on the node, and one elsewhere; containers of a and b still have
 // the instance of before.
 func staleWorld(t *testing.T) *evictWorld {

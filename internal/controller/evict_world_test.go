@@ -68,10 +68,15 @@ type sickNode struct {
 	// answer replaces the answer to a check, staging that at the staging path alone.
 	answer, staging *outcome
 	calls           int
+	// during runs in each call.
+	during func()
 }
 
 func (n *sickNode) call(_ context.Context, _ string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, _ time.Duration) outcome {
 	n.calls++
+	if n.during != nil {
+		n.during()
+	}
 	switch {
 	case mode == v1alpha1.ModeHeal:
 		panic("a heal was asked for")
@@ -220,8 +225,15 @@ func (w *evictWorld) interceptWrites(api client.Client) client.Client {
 			if err := w.refuse[o.GetName()]; err != nil {
 				return err
 			}
-			if pre := eviction.DeleteOptions.Preconditions; pre == nil || pre.UID == nil || *pre.UID != o.GetUID() {
+			pre, now := eviction.DeleteOptions.Preconditions, &corev1.Pod{}
+			if pre == nil || pre.UID == nil || *pre.UID != o.GetUID() {
 				w.t.Errorf("evicts any pod of the name %s", o.GetName())
+			}
+			if err := api.Get(ctx, client.ObjectKeyFromObject(o), now); err != nil {
+				return err
+			}
+			if pre.ResourceVersion != nil && *pre.ResourceVersion != now.ResourceVersion {
+				return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), errors.New("it is another one now"))
 			}
 			if len(eviction.DeleteOptions.DryRun) > 0 {
 				w.dryRuns++
