@@ -74,10 +74,15 @@ type ledger []ledgerEntry
 // it begins; empty: none.
 func (l ledger) hinders(next ledgerEntry, allowed clustersettings.Eviction, now time.Time) (spent, busy string) {
 	open, claims, drivers, tainted := 0, 0, 0, time.Duration(0)
+	openOurs, driverOurs := 0, 0 // of the namespace
 	for _, e := range l.within(now) {
-		end := e.End
+		end, ours := e.End, 0
+		if e.Namespace == next.Namespace {
+			ours = 1
+		}
 		if e.open() {
 			open++
+			openOurs += ours
 			end = now.Unix()
 		}
 		if e.ClaimUID == next.ClaimUID {
@@ -88,24 +93,34 @@ func (l ledger) hinders(next ledgerEntry, allowed clustersettings.Eviction, now 
 		}
 		if e.Driver == next.Driver {
 			drivers++
+			driverOurs += ours
 		}
 		if e.Node == next.Node && !e.NoTaint {
 			tainted += time.Duration(max(end-e.Start, 0)) * time.Second
 		}
 	}
-	if busy == "" && open >= *allowed.Max {
+	switch {
+	case busy != "":
+	case open >= *allowed.Max:
 		busy = fmt.Sprintf("the pods of %d claims are being evicted, and the setting evict.max is %d", open, *allowed.Max)
+	case openOurs >= half(*allowed.Max):
+		busy = fmt.Sprintf("the pods of %d claims of the namespace are being evicted, and half of the setting evict.max is %d", openOurs, half(*allowed.Max))
 	}
 	switch {
 	case claims >= maxPerClaim:
 		spent = fmt.Sprintf("the claim's pods were evicted %d times within an hour", claims)
 	case drivers >= *allowed.PerHour:
 		spent = fmt.Sprintf("driver %s had %d evictions within an hour, and the setting evict.perHour is %d", next.Driver, drivers, *allowed.PerHour)
+	case driverOurs >= half(*allowed.PerHour):
+		spent = fmt.Sprintf("driver %s had %d evictions in the namespace within an hour, and half of the setting evict.perHour is %d", next.Driver, driverOurs, half(*allowed.PerHour))
 	case tainted+evictDeadline > maxTainted:
 		spent = fmt.Sprintf("node %s had our taints for %v within an hour, and may have them for %v in all", next.Node, tainted, maxTainted)
 	}
 	return spent, busy
 }
+
+// half is what one namespace may have of what all share: the rest is for others.
+func half(of int) int { return (of + 1) / 2 }
 
 // within leaves out what ended more than an hour ago.
 func (l ledger) within(now time.Time) ledger {

@@ -72,7 +72,7 @@ func (r *Reconciler) search(ctx context.Context) error {
 			},
 		}
 		// A namespace has no more of them at a time than may evict pods.
-		if !evictableFor(claim, allowed.Reasons) || made[client.ObjectKeyFromObject(job)] || running[claim.Namespace] >= *allowed.Max || searched[claim.Namespace] >= maxSearched {
+		if !evictableFor(claim, allowed.Reasons) || made[client.ObjectKeyFromObject(job)] || running[claim.Namespace] >= half(*allowed.Max) || searched[claim.Namespace] >= maxSearched {
 			return nil
 		}
 		searched[claim.Namespace]++

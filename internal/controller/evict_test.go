@@ -605,7 +605,7 @@ func TestJobThatEndsOtherwiseLeavesNoTaint(t *testing.T) {
 // TestLimits: whatever jobs there are, a claim, a driver and a node are spared.
 func TestLimits(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	next := ledgerEntry{Claim: "c", ClaimUID: "c", Driver: "d", Node: "n", JobUID: "next"}
+	next := ledgerEntry{Namespace: "ns", Claim: "c", ClaimUID: "c", Driver: "d", Node: "n", JobUID: "next"}
 	entry := func(claim, driver, node string, ago, took time.Duration) ledgerEntry {
 		e := ledgerEntry{ClaimUID: next.ClaimUID, Driver: driver, Node: node, Start: now.Add(-ago).Unix()}
 		if claim != "c" {
@@ -616,11 +616,18 @@ func TestLimits(t *testing.T) {
 		}
 		return e
 	}
+	ours := func(e ledgerEntry) ledgerEntry { e.Namespace = "ns"; return e }
+	theirs := entry("x", "d", "m", time.Minute, time.Second)
 	for name, tc := range map[string]struct {
 		l           ledger
+		max         int
 		spent, busy string
 	}{
 		"nothing":                 {},
+		"the namespace's half":    {l: ledger{ours(theirs), ours(theirs)}, spent: "driver d had 2 evictions in the namespace"},
+		"less than half":          {l: ledger{ours(theirs), theirs}},
+		"the namespace's is open": {l: ledger{ours(entry("x", "d", "m", time.Minute, 0))}, max: 2, busy: "1 claims of the namespace"},
+		"another's is open":       {l: ledger{entry("x", "d", "m", time.Minute, 0)}, max: 2},
 		"once":                    {l: ledger{entry("c", "d", "m", 30*time.Minute, time.Minute)}},
 		"twice":                   {l: ledger{entry("c", "d", "m", 30*time.Minute, time.Minute), entry("c", "d", "m", 20*time.Minute, time.Minute)}, spent: "evicted 2 times"},
 		"twice, one long ago":     {l: ledger{entry("c", "d", "m", 80*time.Minute, time.Minute), entry("c", "d", "m", 20*time.Minute, time.Minute)}},
@@ -631,7 +638,7 @@ func TestLimits(t *testing.T) {
 		"another node's is open":  {l: ledger{entry("x", "e", "m", 6*time.Minute, 0)}, busy: "evict.max is 1"},
 		"the claim's own is open": {l: ledger{entry("c", "d", "m", time.Minute, 0)}, busy: "evicts the claim's pods"},
 	} {
-		spent, busy := tc.l.hinders(next, clustersettings.Eviction{PerHour: ptr.To(3), Max: ptr.To(1)}, now)
+		spent, busy := tc.l.hinders(next, clustersettings.Eviction{PerHour: ptr.To(3), Max: ptr.To(max(1, tc.max))}, now)
 		if !strings.Contains(spent, tc.spent) || (spent == "") != (tc.spent == "") {
 			t.Errorf("%s: spent %q", name, spent)
 		}
