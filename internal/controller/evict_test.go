@@ -602,6 +602,29 @@ func TestJobThatEndsOtherwiseLeavesNoTaint(t *testing.T) {
 	})
 }
 
+// TestJobThatTheAPIRefusesEndsAfterItsTaint, and not before, however late that is.
+func TestJobThatTheAPIRefusesEndsAfterItsTaint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		for w.taintValue() == "" {
+			w.reconcile("job")
+		}
+		w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(_ client.Object, l client.ObjectList) bool {
+			_, is := l.(*corev1.PodList)
+			return is
+		})
+		must(t, w.reconciler.changeEntry(t.Context(), "job-uid", func(e *ledgerEntry) { e.Start += 60 }))
+		w.update("", "node-1", &corev1.Node{}, func(o client.Object) { o.(*corev1.Node).Spec.Taints[1].Value = "946684860" })
+		time.Sleep((defaultRetryDeadline + 1) * time.Second)
+		if err := w.pass(); !errors.Is(err, errAPI) || w.job("job").Status.Result != "" {
+			t.Errorf("got %v, %+v", err, w.job("job").Status)
+		}
+		time.Sleep(time.Minute)
+		says(t, w.runs(), v1alpha1.ResultFailed, ReasonEvictionGaveUp, "did not end within")
+		w.clean()
+	})
+}
+
 // TestLimits: whatever jobs there are, a claim, a driver and a node are spared.
 func TestLimits(t *testing.T) {
 	now := time.Unix(1_000_000, 0)

@@ -7,6 +7,7 @@ const (
 	// The job runs.
 	ReasonStarted      = "Started"
 	ReasonPodNotActive = "PodNotRunning"
+	ReasonAPIError     = "APIError"
 
 	// The volume.
 	ReasonHealthy       = "Healthy"

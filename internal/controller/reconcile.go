@@ -76,6 +76,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	p := &pass{Reconciler: r, job: job, saved: job.DeepCopy()}
 	result, err := p.run(ctx)
+	if err != nil && ctx.Err() == nil {
+		err = p.stuck(ctx, err)
+	}
 	if end := (*ending)(nil); errors.As(err, &end) {
 		// Whatever ends an eviction, its taint does not stay.
 		if job.Spec.Mode == v1alpha1.ModeEvict {
@@ -86,6 +89,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return p.end(ctx, end)
 	}
 	return result, err
+}
+
+// stuck has the job say what keeps it from its next step, and end when its time is over: what the
+// API refuses for good would else be tried for ever, and nobody see why. While an eviction is open
+// its taint has to go first.
+func (p *pass) stuck(ctx context.Context, err error) error {
+	if end := (*ending)(nil); errors.As(err, &end) || errors.Is(err, errJobDeleted) {
+		return err
+	}
+	if time.Now().After(p.deadline()) {
+		all, _, unread := p.readLedger(ctx)
+		mine := func(e ledgerEntry) bool { return e.open() && e.JobUID == p.job.UID }
+		if p.job.Spec.Mode != v1alpha1.ModeEvict || unread == nil && !slices.ContainsFunc(all, mine) {
+			return &ending{reason: ReasonDeadline, message: err.Error()}
+		}
+	}
+	p.progress(ReasonAPIError, err.Error())
+	return errors.Join(err, p.save(ctx))
 }
 
 // expire deletes a job that has ended, when its time has come.
@@ -188,6 +209,12 @@ func (p *pass) try(ctx context.Context, node *v1alpha1.NodeStatus, pods []types.
 // ask returns the worst outcome of all pods.
 func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst outcome) {
 	for i, pod := range pods {
+		if i > 0 && time.Now().After(p.deadline()) {
+			if worst.abnormal != nil {
+				worst = hindered(ReasonDeadline, late, "%d of %d pods were not asked in time; before: %s", len(pods)-i, len(pods), worst.message)
+			}
+			break
+		}
 		o := p.nodes.call(ctx, node, p.job.Spec.Mode, p.volume.request(p.cfg.KubeletRoot, pod), p.timeout())
 		if p.job.Spec.Mode != v1alpha1.ModeCheck && ptr.Deref(o.abnormal, false) {
 			o.class = changing // a heal, or a new stage, should have helped

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -51,6 +53,45 @@ func TestSilentNodeIsAskedOnce(t *testing.T) {
 		w.reconcile("job")
 		if len(w.nodes.calls) != 1 {
 			t.Errorf("called %d times", len(w.nodes.calls))
+		}
+	})
+}
+
+// TestPodsThatAreNotAskedInTime are not called healthy, and not asked later.
+func TestPodsThatAreNotAskedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"), podOn("node-1", "b"), podOn("node-1", "c"))
+		w.nodes.during = func(string) { time.Sleep((defaultRetryDeadline/2 + 1) * time.Second) }
+		job := w.run("job")
+		c := condition(job, v1alpha1.ConditionFailed)
+		if len(w.nodes.calls) != 2 || c.Reason != ReasonDeadline || !strings.Contains(c.Message, "1 of 3 pods were not asked") {
+			t.Errorf("%d calls, %+v", len(w.nodes.calls), job.Status)
+		}
+	})
+}
+
+// TestJobSaysWhatTheAPIRefuses, and ends in time.
+func TestJobSaysWhatTheAPIRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
+		w.reconciler.cfg.Reader = failing(w.reconciler.cfg.Reader, func(o client.Object, _ client.ObjectList) bool {
+			_, is := o.(*corev1.PersistentVolume)
+			return is
+		})
+		step := func() error {
+			_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "job"}})
+			return err
+		}
+		if err := step(); !errors.Is(err, errAPI) {
+			t.Errorf("got %v", err)
+		}
+		if c := condition(w.job("job"), v1alpha1.ConditionProgressing); c.Status != metav1.ConditionTrue || c.Reason != ReasonAPIError || c.Message != errAPI.Error() {
+			t.Errorf("got %+v", c)
+		}
+		time.Sleep((defaultRetryDeadline + 1) * time.Second)
+		must(t, step())
+		if c := condition(w.job("job"), v1alpha1.ConditionFailed); c.Reason != ReasonDeadline || c.Message != errAPI.Error() {
+			t.Errorf("got %+v", c)
 		}
 	})
 }
