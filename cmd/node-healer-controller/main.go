@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -70,6 +71,7 @@ func newManager(api *rest.Config, cfg config) (ctrl.Manager, error) {
 	}
 	manager, err := ctrl.NewManager(api, ctrl.Options{
 		Scheme: scheme,
+		Cache:  cache.Options{DefaultTransform: controller.StripJob},
 		Metrics: metricsserver.Options{
 			BindAddress: cmp.Or(cfg.metricsAddress, "0"), SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -46,8 +47,20 @@ type Config struct {
 func New(cfg Config) *Reconciler {
 	return &Reconciler{
 		cfg: cfg, nodes: newGateways(cfg.Reader, cfg.Writer, cfg.Gateways), metrics: newMetrics(cfg.Metrics),
-		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), namespaces: newSlots((cfg.MaxCalls + 1) / 2), pages: semaphore.NewWeighted(1),
+		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), namespaces: newSlots(half(cfg.MaxCalls)), pages: semaphore.NewWeighted(1),
 	}
+}
+
+// StripJob drops what Reconcile and search do not read of a cached job: who creates jobs may fill
+// the metadata of each with a megabyte, and so have the controller killed for its memory.
+func StripJob(object any) (any, error) {
+	if job, is := object.(*v1alpha1.VolumeHealJob); is {
+		job.ObjectMeta = metav1.ObjectMeta{
+			Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion, Generation: job.Generation, DeletionTimestamp: job.DeletionTimestamp,
+		}
+		job.Status = v1alpha1.VolumeHealJobStatus{Result: job.Status.Result}
+	}
+	return object, nil
 }
 
 // SetUp has a manager run the reconciler. Changes of a job's status do not wake it: it

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/test/harness"
@@ -17,6 +18,8 @@ const (
 	// largePods is how many pods of about 1 MB there are, manyParts how many of them have
 	// many volumes instead of one long argument: they take most memory once decoded.
 	largePods, manyParts = 400, 10
+	// largeJobs is how many jobs with manyLabels labels each there are.
+	largeJobs, manyLabels = 100, 12_000
 	// What the manifests give.
 	serverMemory, controllerMemory = 512 << 20, 256 << 20
 )
@@ -52,6 +55,33 @@ func TestLargePods(t *testing.T) {
 		m.within(t, memory, controllerMemory)
 		controller.Stop()
 	})
+}
+
+// TestLargeJobs has a tenant create jobs with as many labels as the API takes. The controller ends
+// them within the memory of its manifest.
+func TestLargeJobs(t *testing.T) {
+	m := newMember(t)
+	tenant := m.api.Namespace(t)
+	args := installJobs(t, m.api)
+	job := newJob(tenant, "", "none")
+	job.Labels = map[string]string{}
+	for n := range manyLabels {
+		job.Labels[fmt.Sprintf("%x", n)] = strings.Repeat("x", 32)
+	}
+	each(t, largeJobs, func(i int) {
+		large := job.DeepCopy()
+		large.Name = fmt.Sprintf("large-%03d", i)
+		cluster.Create(keeping{t}, m.api, large)
+	})
+	memory := harness.NewCgroup(t, "memory")
+	memory.Limit(controllerMemory)
+	controller := harness.StartControllerAs(t, memory.Born(harness.ControllerProgram(t)), args...)
+	jobs := m.api.Dynamic().Resource(v1alpha1.GroupVersion.WithResource("volumehealjobs")).Namespace(tenant)
+	for i := range largeJobs {
+		awaitEnd(t, jobs, fmt.Sprintf("large-%03d", i))
+	}
+	m.within(t, memory, controllerMemory)
+	controller.Stop()
 }
 
 // within sees that no process was ended for lack of memory.
@@ -107,11 +137,17 @@ func (m *member) endJobs(namespace string, n int) {
 		cluster.Create(t, m.api, newJob(namespace, name, name))
 	}
 	for i := range n {
-		harness.Eventually(t, "the job has ended", func() bool {
-			job, err := jobs.Get(t.Context(), fmt.Sprintf("%s-%d", namespace, i), metav1.GetOptions{})
-			harness.Must(t, err)
-			status, _ := job.Object["status"].(map[string]any)
-			return status["result"] != nil
-		})
+		awaitEnd(t, jobs, fmt.Sprintf("%s-%d", namespace, i))
 	}
+}
+
+// awaitEnd waits for a job's result.
+func awaitEnd(t testing.TB, jobs dynamic.ResourceInterface, name string) {
+	t.Helper()
+	harness.Eventually(t, "the job has ended", func() bool {
+		job, err := jobs.Get(t.Context(), name, metav1.GetOptions{})
+		harness.Must(t, err)
+		status, _ := job.Object["status"].(map[string]any)
+		return status["result"] != nil
+	})
 }
