@@ -109,6 +109,8 @@ func TestClaimsAreAnnotatedForTheOwnNodeOnly(t *testing.T) {
 	n.must("another node's annotation", false, patch(first, annotation(1, `"x"`)))
 	n.must("the own annotation", true, patch(first, annotation(0, `"x"`)))
 	n.must("another value of it", true, patch(first, annotation(0, `"y"`)))
+	n.must("as large as ours may be", true, patch(first, annotation(0, `"`+strings.Repeat("y", 1024)+`"`)))
+	n.must("more bytes, of fewer characters", false, patch(first, annotation(0, `"`+strings.Repeat("ü", 513)+`"`)))
 	n.must("the second node's own", true, patch(clients[1], annotation(1, `"x"`)))
 	n.must("the first node's, by the second", false, patch(clients[1], annotation(0, `"z"`)))
 	n.must("to remove another node's", false, patch(first, annotation(1, `null`)))
