@@ -41,6 +41,8 @@ const (
 // What a node says is an annotation, which anyone may write who may write the claim. So it only
 // says where to look: the job asks the node, and counts for how long the volume is sick.
 func (r *Reconciler) search(ctx context.Context) error {
+	ctx, done := context.WithTimeout(ctx, roundTimeout)
+	defer done()
 	settings, err := r.readSettings(ctx)
 	if err != nil {
 		return err

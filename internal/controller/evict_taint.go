@@ -46,6 +46,8 @@ const sweepEvery = evictDeadline / 2
 // sweep removes our taints that nobody will remove otherwise: of jobs that were deleted, and
 // all that are older than the deadline. It goes on with other nodes where one cannot be read or written.
 func (r *Reconciler) sweep(ctx context.Context) error {
+	ctx, done := context.WithTimeout(ctx, roundTimeout)
+	defer done()
 	all, _, err := r.readLedger(ctx)
 	errs := []error{err}
 	for _, entry := range all {

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +20,9 @@ const (
 	// podsPerPage and objectsPerPage bound one answer of the API as it is sent: an object may
 	// have 1.5 MB.
 	podsPerPage, objectsPerPage = 10, 100
+	// pageTimeout bounds the wait for a page, which keeps others from theirs, and roundTimeout a
+	// sweep or search, which is followed by the next one.
+	pageTimeout, roundTimeout = time.Minute, 5 * time.Minute
 	// maxPageBytes bounds a page that is decoded, in which an object may take 100 times its
 	// size (a pod with as many volumes as the API takes). After one that is larger the list
 	// goes on with one object, and with twice as many in each page after that.
@@ -54,6 +58,8 @@ func (r *Reconciler) readPage(ctx context.Context, objects client.ObjectList, pa
 		return err
 	}
 	defer r.pages.Release(1)
+	ctx, done := context.WithTimeout(ctx, pageTimeout)
+	defer done()
 	return r.cfg.Reader.List(ctx, objects, page)
 }
 

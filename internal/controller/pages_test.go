@@ -12,10 +12,16 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
 // TestBoundPages refuses what is too large only where the list can go on with less.
@@ -97,5 +103,53 @@ func TestListGoesOnAfterLargePages(t *testing.T) {
 	}))
 	if len(seen) != 151 || !slices.Equal(limits[:8], []int64{100, 1, 2, 4, 8, 16, 1, 2}) {
 		t.Errorf("visited %d, in pages of %v", len(seen), limits)
+	}
+}
+
+// TestCachedJobsAreSmall, and have what is read of them: the API takes a megabyte of labels.
+func TestCachedJobsAreSmall(t *testing.T) {
+	job := aJob("job")
+	job.ResourceVersion = "7"
+	job.Status.Result = v1alpha1.ResultFailed
+	large := job.DeepCopy()
+	large.Labels = map[string]string{"x": strings.Repeat("x", 1<<20)}
+	large.Annotations, large.Finalizers, large.ManagedFields = large.Labels, []string{"x"}, []metav1.ManagedFieldsEntry{{}}
+	large.Status.Nodes = make([]v1alpha1.NodeStatus, maxNodes)
+	got, err := StripJob(large)
+	if must(t, err); !equality.Semantic.DeepEqual(got, job) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestReadsEnd although the API never answers one: others wait for the same page, sweep or search.
+func TestReadsEnd(t *testing.T) {
+	silent := interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		List: func(ctx context.Context, _ client.WithWatch, _ client.ObjectList, _ ...client.ListOption) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	}
+	for name, read := range map[string]func(context.Context, *Reconciler) error{
+		"a page": func(ctx context.Context, r *Reconciler) error {
+			return r.eachPod(ctx, client.ListOptions{}, func(*corev1.Pod) {})
+		},
+		"a sweep":  func(ctx context.Context, r *Reconciler) error { return r.sweep(ctx) },
+		"a search": func(ctx context.Context, r *Reconciler) error { return r.search(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.reconciler.cfg.Reader = interceptor.NewClient(w.api.(client.WithWatch), silent)
+				ctx, done := context.WithTimeout(t.Context(), time.Hour)
+				defer done()
+				if err := read(ctx, w.reconciler); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+					t.Errorf("got %v, %v", err, ctx.Err())
+				}
+			})
+		})
 	}
 }
