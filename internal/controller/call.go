@@ -39,22 +39,21 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 	}
 	config, err := g.Trust.config(annotations)
 	if err != nil {
-		return hindered(ReasonCertificateRefused, distrusted, "the gateway of node %s cannot be verified: %v", node, err)
+		return hindered(ReasonGatewayUnreachable, changing, "the gateway of node %s cannot be verified: %v", node, err)
 	}
 	token, err := g.makeToken(finding, node)
 	if err != nil {
 		return hindered(ReasonTokenNotMade, passing, "make a token for the gateway of node %s: %v", node, err)
 	}
-	tls := &handshakes{TransportCredentials: credentials.NewTLS(config)}
 	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(tls),
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithPerRPCCredentials(token),
 		grpc.WithNoProxy(), // pods are in the cluster
 		grpc.WithDisableServiceConfig(),
 		grpc.WithMaxHeaderListSize(maxAnswerBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
 	if err != nil {
-		return failed(err, nil)
+		return failed(err)
 	}
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -68,7 +67,7 @@ func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, re
 		o, err = check(ctx, conn, req)
 	}
 	if err != nil {
-		return failed(err, tls.failure())
+		return failed(err)
 	}
 	return o
 }

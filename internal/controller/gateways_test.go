@@ -107,7 +107,7 @@ func TestGatewayIsNotFound(t *testing.T) {
 		"pod elsewhere":       {func(s *site) { s.pod.Spec.NodeName = "node-2" }, ReasonGatewayNotRegistered, "runs on node"},
 		"pod gone":            {func(s *site) { s.pod = &corev1.Pod{} }, ReasonGatewayNotRegistered, "not found"},
 		"pod starts":          {func(s *site) { s.pod.Status.PodIP = "" }, ReasonGatewayNotRegistered, "has no address"},
-		"no certificate":      {func(s *site) { s.registration.SetAnnotations(nil) }, ReasonCertificateRefused, "no certificate"},
+		"no certificate":      {func(s *site) { s.registration.SetAnnotations(nil) }, ReasonGatewayUnreachable, "no certificate"},
 		"no token":            {func(s *site) { s.account = &corev1.ServiceAccount{} }, ReasonTokenNotMade, "not found"},
 	} {
 		t.Run(name, func(t *testing.T) {

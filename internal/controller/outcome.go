@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"time"
 
@@ -53,13 +51,8 @@ func hindered(reason string, class api.Class, format string, args ...any) outcom
 	return outcome{reason: reason, class: class, message: fmt.Sprintf(format, args...)}
 }
 
-// failed is the outcome of a call that ended with an error. The second error is that of
-// the TLS handshake, if there was one: gRPC keeps only its text.
-func failed(err, handshake error) outcome {
-	var refused *tls.CertificateVerificationError
-	if errors.As(handshake, &refused) || errors.Is(handshake, errOtherKey) {
-		return hindered(ReasonCertificateRefused, distrusted, "the gateway has another certificate than it registered: %v", handshake)
-	}
+// failed is the outcome of a call that ended with an error. That of a TLS handshake has its text.
+func failed(err error) outcome {
 	s := status.Convert(err)
 	o := byCode(s.Code())
 	o.message, o.code = s.Message(), s.Code().String()

@@ -16,7 +16,7 @@ func TestErrorWithoutATier(t *testing.T) {
 	for tier, want := range map[string]api.Tier{"": api.Terminal, "new": api.Terminal, string(api.Retriable): api.Retriable} {
 		answer, err := status.New(codes.Internal, "broken").WithDetails(&errdetails.ErrorInfo{Domain: api.ErrorDomain, Metadata: map[string]string{"tier": tier}})
 		must(t, err)
-		if o := failed(answer.Err(), nil); o.class.Tier != want {
+		if o := failed(answer.Err()); o.class.Tier != want {
 			t.Errorf("tier %q: got %+v", tier, o)
 		}
 	}

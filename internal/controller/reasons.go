@@ -35,7 +35,6 @@ const (
 	ReasonNodeNotReady         = "NodeNotReady"
 	ReasonGatewayNotRegistered = "GatewayNotRegistered"
 	ReasonGatewayUnreachable   = "GatewayUnreachable"
-	ReasonCertificateRefused   = "CertificateRefused"
 	ReasonTokenNotMade         = "TokenNotMade"
 
 	// What the node, or its gateway, answered.
@@ -72,7 +71,7 @@ var (
 	late = api.Class{Tier: api.Transient, Type: api.TypeTimeout}
 	// changing may end when something in the cluster is changed.
 	changing = api.Class{Tier: api.Retriable, Type: api.TypeExecution}
-	// distrusted is tried once more, because certificates and rights are replaced.
+	// distrusted is tried once more, because rights are replaced.
 	distrusted = api.Class{Tier: api.Terminal, Type: api.TypePermission}
 	// final fails until a person acts.
 	final = api.Class{Tier: api.Terminal, Type: api.TypeValidation}

@@ -49,7 +49,7 @@ func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
 func TestSilentNodeIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, aJob("job"), podOn("node-1", "a"), podOn("node-1", "b"))
-		w.nodes.answers = []outcome{failed(status.Error(codes.DeadlineExceeded, ""), nil)}
+		w.nodes.answers = []outcome{failed(status.Error(codes.DeadlineExceeded, ""))}
 		w.reconcile("job")
 		if len(w.nodes.calls) != 1 {
 			t.Errorf("called %d times", len(w.nodes.calls))
@@ -98,7 +98,7 @@ func TestJobSaysWhatTheAPIRefuses(t *testing.T) {
 
 // TestTriesFollowTheTiers: the jitter adds up to a tenth.
 func TestTriesFollowTheTiers(t *testing.T) {
-	notChecked := failed(gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), nil)
+	notChecked := failed(gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"))
 	for name, tc := range map[string]struct {
 		mode    v1alpha1.Mode
 		answers []outcome

@@ -6,12 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
-	"sync"
-
-	"google.golang.org/grpc/credentials"
 
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
@@ -25,10 +21,6 @@ type Trust struct {
 	// ServerName is the name that a certificate by an authority has to be for.
 	ServerName string
 }
-
-// errOtherKey means that the certificate was signed with the registered key, and is not
-// the registered one.
-var errOtherKey = errors.New("the public key is not the registered one")
 
 // config returns how to verify the gateway with these annotations on its registration.
 // Verification is Go's own in both cases: a registered certificate is the only root.
@@ -60,39 +52,11 @@ func (t Trust) config(annotations map[string]string) (*tls.Config, error) {
 	// A root may have signed others.
 	config.VerifyConnection = func(s tls.ConnectionState) error {
 		if registration.PublicKeyHash(s.PeerCertificates[0]) != annotations[registration.PublicKeyAnnotation] {
-			return errOtherKey
+			return errors.New("the public key is not the registered one")
 		}
 		return nil
 	}
 	return config, nil
-}
-
-// handshakes are TLS credentials that remember why the last handshake failed.
-type handshakes struct {
-	credentials.TransportCredentials
-
-	mu  sync.Mutex
-	err error
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (h *handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.err = err
-	return conn, info, err
-}
-
-// Clone implements credentials.TransportCredentials. gRPC does not use it for a client
-// that has only these.
-func (h *handshakes) Clone() credentials.TransportCredentials { return h }
-
-// failure returns why the last handshake failed; nil: it did not.
-func (h *handshakes) failure() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
 }
 
 // bearer is a token that is sent over TLS only.

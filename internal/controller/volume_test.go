@@ -81,7 +81,7 @@ func TestErrorsHaveTheServersClass(t *testing.T) {
 		"no such":       {err: status.Error(codes.NotFound, ""), reason: ReasonVolumeNotFound, tier: api.Terminal},
 		"anything else": {err: status.Error(codes.DataLoss, ""), reason: ReasonOperationFailed, tier: api.Terminal},
 	} {
-		o := failed(tc.err, nil)
+		o := failed(tc.err)
 		if o.reason != tc.reason || o.class.Tier != tc.tier || o.after.Seconds() != tc.after || o.code != status.Code(tc.err).String() || o.abnormal != nil {
 			t.Errorf("%s: got %+v", name, o)
 		}

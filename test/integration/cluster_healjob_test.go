@@ -165,7 +165,7 @@ func (j *jobs) otherCertificate(t *testing.T) {
 	g := newFakeGateway(t, j.api, "node-fooled", func(*healerpb.NodeHealerRequest, <-chan struct{}) error { heard = true; return nil })
 	g.register(newServerCertificate(t))
 	claim, _ := j.used("fooled", "node-fooled")
-	j.reports(j.run(newJob(j.namespace, "fooled", claim)), v1alpha1.ResultFailed, "CertificateRefused", "another certificate")
+	j.reports(j.run(newJob(j.namespace, "fooled", claim)), v1alpha1.ResultFailed, "GatewayUnreachable", "handshake failed: tls: failed to verify certificate")
 	if heard {
 		t.Error("it was called")
 	}
