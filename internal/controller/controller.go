@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
@@ -48,6 +49,7 @@ func New(cfg Config) *Reconciler {
 	return &Reconciler{
 		cfg: cfg, nodes: newGateways(cfg.Reader, cfg.Writer, cfg.Gateways), metrics: newMetrics(cfg.Metrics),
 		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), namespaces: newSlots(half(cfg.MaxCalls)), pages: semaphore.NewWeighted(1),
+		told: rate.NewLimiter(eventsPerSecond, eventsAtOnce),
 	}
 }
 

@@ -308,7 +308,7 @@ func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod,
 	case err != nil:
 		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("%d of %d pods were evicted; %s", went, len(entry.Pods), why)}
 	}
-	p.tell(pod, p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted: a new pod gets volume "+p.volume.pv.Name+" as it should")
+	p.tellAlways(pod, p.job, corev1.EventTypeWarning, ReasonEvicting, "evicted: a new pod gets volume "+p.volume.pv.Name+" as it should")
 	p.progress(ReasonEvicting, "evicted pod "+pod.Name+" of node "+entry.Node)
 	return nil
 }
@@ -447,8 +447,8 @@ func (p *pass) cleanUp(ctx context.Context) error {
 func (p *pass) tellAct(entry ledgerEntry, level, reason, message string) {
 	p.progress(reason, message)
 	claim := p.volume.claim
-	p.tell(claim, p.job, level, reason, message)
-	p.tell(asInEvents(entry.Node), p.job, level, reason, "claim "+claim.Namespace+"/"+claim.Name+": "+message)
+	p.tellAlways(claim, p.job, level, reason, message)
+	p.tellAlways(asInEvents(entry.Node), p.job, level, reason, "claim "+claim.Namespace+"/"+claim.Name+": "+message)
 }
 
 // asInEvents is a node as events name it: with its name as the UID, as kubelet's do.

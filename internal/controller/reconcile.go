@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,8 @@ type Reconciler struct {
 	claims, calls, namespaces *slots
 	// pages has those who read pods take turns.
 	pages *semaphore.Weighted
+	// told bounds the events of jobs.
+	told *rate.Limiter
 }
 
 const (

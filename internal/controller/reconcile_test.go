@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -333,6 +335,30 @@ func TestEventsAreFewer(t *testing.T) {
 		w.run("job")
 		if len(w.nodes.calls) != 7 || len(w.events.Events) != 3 {
 			t.Errorf("%d events of %d calls", len(w.events.Events), len(w.nodes.calls))
+		}
+	})
+}
+
+// TestEventsAreBounded however many jobs are made and deleted; what an eviction does is told.
+func TestEventsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		told := events.NewFakeRecorder(10_000)
+		w.reconciler.cfg.Events = told
+		for i := range 2 * eventsAtOnce {
+			job := aJob(strconv.Itoa(i))
+			must(t, w.api.Create(t.Context(), job))
+			w.reconcile(job.Name)
+			must(t, w.api.Delete(t.Context(), job))
+		}
+		if n := len(told.Events); n != eventsAtOnce {
+			t.Errorf("%d events", n)
+		}
+		claim, _ := boundClaim()
+		p := &pass{Reconciler: w.reconciler, job: aJob("job"), volume: volume{claim: claim}}
+		p.tellAct(ledgerEntry{Node: "node-1"}, corev1.EventTypeWarning, ReasonEvicting, "")
+		if n := len(told.Events); n != eventsAtOnce+2 {
+			t.Errorf("%d events with those of the eviction", n)
 		}
 	})
 }

@@ -160,7 +160,18 @@ func (p *pass) save(ctx context.Context) error {
 	return client.IgnoreNotFound(err)
 }
 
-// tell makes an event.
+// eventsPerSecond and eventsAtOnce bound the events of jobs: client-go keeps each for six minutes, also
+// of a job that was deleted at once, and who may create jobs may do that again and again.
+const eventsPerSecond, eventsAtOnce = 10, 500
+
+// tell makes an event, unless there are too many.
 func (p *pass) tell(on, related client.Object, level, reason, message string) {
+	if p.told.Allow() {
+		p.tellAlways(on, related, level, reason, message)
+	}
+}
+
+// tellAlways makes an event of an act, which the limits for evictions bound.
+func (p *pass) tellAlways(on, related client.Object, level, reason, message string) {
 	p.cfg.Events.Eventf(on, related, level, reason, string(p.job.Spec.Mode), "%s", printable.Line(message, maxMessageBytes))
 }
