@@ -34,7 +34,7 @@ var limits = []struct{ what, limit string }{
 			"{internal/metrics.maxConnections} to that of the metrics",
 	},
 	{what: "calls at once", limit: "{pkg/nodeserver.maxStreams} per connection, {pkg/nodeserver.maxGatewayStreams} on the gateway's socket; more wait in the client"},
-	{what: "time to connect, to send a request", limit: "{pkg/nodeserver.handshakeTimeout}, {pkg/nodeserver.receiveTimeout}"},
+	{what: "time to connect", limit: "{pkg/nodeserver.handshakeTimeout}"},
 	{
 		what: "a request for the metrics",
 		limit: "{internal/metrics.maxScrapes} at once; {internal/metrics.receiveTimeout} and {internal/metrics.maxHeader} to receive, " +

@@ -241,16 +241,16 @@ func TestAdminIsForRoot(t *testing.T) {
 	}{
 		"another user": {asUID(1000), codes.Unauthenticated}, "no peer": {context.Background(), codes.Unauthenticated}, "root": {asUID(0), codes.DataLoss},
 	} {
-		got := map[string]error{}
+		got, r := map[string]error{}, registrar{admit: func(ctx context.Context) (context.Context, error) { return ctx, nil }}
 		for _, m := range desc.Methods {
 			handle := func(_ any, ctx context.Context, _ func(any) error, around grpc.UnaryServerInterceptor) (any, error) {
 				return around(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, status.Error(codes.DataLoss, "it gets through") })
 			}
-			_, got[m.MethodName] = registrar{}.unary(handle, "/"+desc.ServiceName+"/"+m.MethodName)(a, tc.ctx, nil, nil)
+			_, got[m.MethodName] = r.unary(handle, "/"+desc.ServiceName+"/"+m.MethodName)(a, tc.ctx, nil, nil)
 		}
 		for _, s := range desc.Streams {
 			handle := func(any, grpc.ServerStream) error { return status.Error(codes.DataLoss, "it gets through") }
-			got[s.StreamName] = aroundStream(handle, "/"+desc.ServiceName+"/"+s.StreamName)(a, &contextStream{ctx: tc.ctx})
+			got[s.StreamName] = r.stream(handle, "/"+desc.ServiceName+"/"+s.StreamName)(a, &contextStream{ctx: tc.ctx})
 		}
 		for method, err := range got {
 			if status.Code(err) != tc.want {

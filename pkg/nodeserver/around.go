@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
@@ -53,20 +52,6 @@ func around(ctx context.Context, method string, call func() error) (err error) {
 		err = toStatus(errNotOffered)
 	}
 	return err
-}
-
-// aroundStream makes the calls of a stream's handler.
-func aroundStream(handle grpc.StreamHandler, method string) grpc.StreamHandler {
-	return func(srv any, stream grpc.ServerStream) error {
-		received(stream.Context()) // only callers on this node have streams, and those may be idle
-		return around(stream.Context(), method, func() error { return handle(srv, stream) })
-	}
-}
-
-// notOffered is a grpc.StreamHandler for the methods of services that are not registered.
-func notOffered(srv any, stream grpc.ServerStream) error {
-	method, _ := grpc.MethodFromServerStream(stream)
-	return aroundStream(func(any, grpc.ServerStream) error { return toStatus(errNotOffered) }, method)(srv, stream)
 }
 
 // logPanic logs a panic's value only if the runtime made it: any other may hold a part of the

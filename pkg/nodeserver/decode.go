@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -44,7 +43,6 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, v any) error {
 func receive(ctx context.Context, method string, recv func(any) error, msg any) error {
 	e := &envelope{msg: msg}
 	err := recv(e)
-	received(ctx)
 	if err != nil || e.err == nil {
 		return err
 	}
@@ -60,8 +58,8 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 // driver may have for services of its own.
 type registrar struct {
 	*grpc.Server
-	// unguarded admits a call that peerGuard did not see; nil: there is none.
-	unguarded func(context.Context) (context.Context, error)
+	// admit returns the context of a call with its caller, or why the call is refused.
+	admit func(context.Context) (context.Context, error)
 }
 
 // RegisterService implements grpc.ServiceRegistrar. It changes a copy of the generated
@@ -75,21 +73,20 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	}
 	for i := range d.Streams {
 		s := &d.Streams[i]
-		s.Handler = aroundStream(s.Handler, "/"+desc.ServiceName+"/"+s.StreamName)
+		s.Handler = r.stream(s.Handler, "/"+desc.ServiceName+"/"+s.StreamName)
 	}
 	r.Server.RegisterService(&d, impl)
 }
 
 func (r registrar) unary(handle grpc.MethodHandler, method string) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, theirs grpc.UnaryServerInterceptor) (any, error) {
+		ctx, err := r.admit(ctx)
+		if err != nil {
+			return nil, err
+		}
 		recv := func(msg any) error { return receive(ctx, method, dec, msg) }
-		if r.unguarded != nil && !guarded(ctx) {
-			admitted, err := r.unguarded(ctx)
-			if err != nil {
-				klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyError, printable.Line(err.Error(), logTextBytes))
-				return nil, err
-			}
-			ctx, recv = admitted, dec // that server has a codec of its own
+		if _, ours := peerOf(ctx); !ours {
+			recv = dec // a server without Options has a codec of its own
 		}
 		return handle(srv, ctx, recv, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			ours := func(ctx context.Context, req any) (answer any, err error) {
@@ -105,4 +102,20 @@ func (r registrar) unary(handle grpc.MethodHandler, method string) grpc.MethodHa
 			return theirs(ctx, req, info, ours)
 		})
 	}
+}
+
+// stream leaves a stream's context as it is: none acts for its caller.
+func (r registrar) stream(handle grpc.StreamHandler, method string) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		if _, err := r.admit(stream.Context()); err != nil {
+			return err
+		}
+		return around(stream.Context(), method, func() error { return handle(srv, stream) })
+	}
+}
+
+// notOffered is a grpc.StreamHandler for the methods of services that are not registered.
+func (r registrar) notOffered(srv any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return r.stream(func(any, grpc.ServerStream) error { return toStatus(errNotOffered) }, method)(srv, stream)
 }

@@ -2,12 +2,13 @@ package nodeserver
 
 import (
 	"context"
-	"path"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
@@ -16,29 +17,20 @@ import (
 // which hold for all of its services, and the guard, which only looks at ours. It listens on
 // unix sockets only.
 func (s *Server) Options() []grpc.ServerOption {
-	return options(maxStreams, peerGuard{
-		allowed: s.cfg.AllowedUIDs, flag: "AllowedUIDs", callerOf: localCaller,
-		only: func(method string) bool {
-			switch path.Dir(method) {
-			case "/" + healerpb.HealerNode_ServiceDesc.ServiceName, "/" + adminpb.Admin_ServiceDesc.ServiceName:
-				return true
-			case "/" + identity.Identity_ServiceDesc.ServiceName:
-				return !s.othersIdentity.Load()
-			}
-			return false
-		},
-	})
+	return options(maxStreams, s.ownGuard())
+}
+
+func (s *Server) ownGuard() peerGuard {
+	return peerGuard{allowed: s.cfg.AllowedUIDs, rule: "AllowedUIDs", callerOf: localCaller}
 }
 
 // Register registers HealerNode, Admin, and CSI-Addons' Identity unless the driver has
 // one, with a driver's own gRPC server. Without Options every call is refused, unless
 // Config.MayCall says who may; Admin then is refused to everybody.
 func (s *Server) Register(g *grpc.Server) {
-	r := registrar{Server: g, unguarded: s.admitUnguarded}
+	r := registrar{Server: g, admit: s.admitInDriver}
 	healerpb.RegisterHealerNodeServer(r, s)
-	if _, has := g.GetServiceInfo()[identity.Identity_ServiceDesc.ServiceName]; has {
-		s.othersIdentity.Store(true)
-	} else {
+	if _, has := g.GetServiceInfo()[identity.Identity_ServiceDesc.ServiceName]; !has {
 		identity.RegisterIdentityServer(r, s)
 	}
 	if s.cfg.Volumes != nil {
@@ -46,7 +38,16 @@ func (s *Server) Register(g *grpc.Server) {
 	}
 }
 
-func (s *Server) admitUnguarded(ctx context.Context) (context.Context, error) {
+// admitInDriver admits a call of a driver's own server, which may have been made without Options.
+func (s *Server) admitInDriver(ctx context.Context) (_ context.Context, err error) {
+	if _, known := peerOf(ctx); known {
+		return s.ownGuard().admit(ctx)
+	}
+	defer func() {
+		if err != nil {
+			klog.FromContext(ctx).Info("Call refused", keyError, printable.Line(err.Error(), logTextBytes))
+		}
+	}()
 	if s.cfg.MayCall == nil {
 		return ctx, refused("this gRPC server was made without the healer's options, so nothing says who calls")
 	}

@@ -47,8 +47,7 @@ func serveForwarded(t *testing.T, h healer.Engine) *served {
 	s.run(t, cfg, l, "unix://"+s.socket, func(server *Server) func() error {
 		// In place of --gateway-uid: root, as which tests may run, is none.
 		server.gateway.Stop()
-		server.gateway = server.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{uint32(os.Getuid())}, flag: "--gateway-uid", callerOf: forwardedCaller})
-		server.register(registrar{Server: server.gateway})
+		server.gateway = server.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{uint32(os.Getuid())}, rule: "--gateway-uid", callerOf: forwardedCaller}, server.register)
 		server.cfg.GatewayUID = 1
 		return func() error { return server.ServeGateway(l) }
 	})

@@ -35,13 +35,10 @@ const (
 	windowBytes = maxRequestBytes
 	// maxStreams is the number of calls that one connection may have open, and
 	// maxGatewayStreams that on the gateway's socket, which passes fewer on; the
-	// client's gRPC keeps more waiting.
+	// client's gRPC keeps more waiting. They also bound the calls that never send their
+	// message, which no time ends: the gateway has the whole message before it calls.
 	maxStreams        = 128
 	maxGatewayStreams = 32
-	// receiveTimeout is how long a call may take until its first message is complete.
-	// Clients have the message when they begin the call, but may be kept from sending it on a
-	// busy node.
-	receiveTimeout = 5 * time.Second
 	// handshakeTimeout is how long a new connection may take until HTTP/2 is
 	// set up. A unix socket needs no round trip to another machine.
 	handshakeTimeout = 5 * time.Second
@@ -67,7 +64,6 @@ func options(streams uint32, guard peerGuard) []grpc.ServerOption {
 	guard.TransportCredentials = insecure.NewCredentials() // of which gRPC uses nothing in a server
 	return []grpc.ServerOption{
 		grpc.Creds(guard),
-		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.MaxConcurrentStreams(streams),
 		grpc.MaxRecvMsgSize(maxRequestBytes),

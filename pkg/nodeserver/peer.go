@@ -6,12 +6,10 @@ import (
 	"net"
 	"slices"
 	"syscall"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/tap"
 	"k8s.io/klog/v2"
 )
 
@@ -35,18 +33,16 @@ func (Peer) Network() string { return "unix" }
 func (p Peer) String() string { return fmt.Sprintf("uid %d, pid %d", p.UID, p.PID) }
 
 // peerGuard is the server side of the transport credentials. It reads the peer when a
-// connection is made and admits each call before a handler, registered or not, gets it.
-// If it closed the connection instead, the caller would get only UNAVAILABLE.
+// connection is made, and admits each call in its handler. If it closed the connection
+// instead, the caller would get only UNAVAILABLE; in a tap.ServerInHandle gRPC (1.85) would keep
+// the headers of a refused call until the deadline that its caller chose.
 type peerGuard struct {
 	// TransportCredentials is what clients would use.
 	credentials.TransportCredentials
 
 	allowed []uint32
-	// flag is the name of the flag that allows them.
-	flag string
-	// only returns whether a method is guarded on a driver's own server, where other methods
-	// are not ours to refuse; nil: all are.
-	only func(method string) bool
+	// rule is the name of the flag or field that allows them.
+	rule string
 	// callerOf returns the caller that an allowed peer calls for.
 	callerOf func(Peer, metadata.MD) (caller, error)
 }
@@ -62,39 +58,27 @@ func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 		klog.Background().Info("Connection refused", keyError, err.Error())
 		return nil, nil, err
 	}
-	if !g.knows(p) && g.only == nil {
-		g.logRefused(p)
-	}
 	return conn, p, nil
-}
-
-func (g peerGuard) logRefused(p Peer) {
-	klog.Background().Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, g.flag)
 }
 
 func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID) }
 
-// admit is a tap.ServerInHandle. It runs on the connection's own goroutine and
-// must not block.
-func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
-	if g.only != nil && !g.only(call.FullMethodName) {
-		return ctx, nil
-	}
+// admit returns the context of a call with its caller, or why the call is refused.
+func (g peerGuard) admit(ctx context.Context) (context.Context, error) {
 	p, ok := peerOf(ctx)
 	if !ok {
 		return ctx, refused("the caller is unknown")
 	}
 	if !g.knows(p) {
-		if g.only != nil {
-			g.logRefused(p)
-		}
-		return ctx, refused("uid %d may not call this server (%s)", p.UID, g.flag)
+		klog.FromContext(ctx).Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, g.rule)
+		return ctx, refused("uid %d may not call this server (%s)", p.UID, g.rule)
 	}
-	from, err := g.callerOf(p, call.Header)
+	md, _ := metadata.FromIncomingContext(ctx)
+	from, err := g.callerOf(p, md)
 	if err != nil {
 		return ctx, refused("%s", err)
 	}
-	return receiving(from.in(ctx)), nil
+	return from.in(ctx), nil
 }
 
 // peerOf returns the process that makes a call.
@@ -103,25 +87,6 @@ func peerOf(ctx context.Context) (p Peer, known bool) {
 		p, known = who.AuthInfo.(Peer)
 	}
 	return p, known
-}
-
-type receivingKey struct{}
-
-// receiving returns the context of a call, which ends if the call's first message is not
-// complete in time: gRPC then drops what it has of the message.
-func receiving(ctx context.Context) context.Context {
-	ctx, cancel := context.WithCancel(ctx) // a part of the call's own, with which it ends
-	return context.WithValue(ctx, receivingKey{}, time.AfterFunc(receiveTimeout, cancel))
-}
-
-// guarded reports whether peerGuard admitted a call.
-func guarded(ctx context.Context) bool { return ctx.Value(receivingKey{}) != nil }
-
-// received lets a call go on for as long as it takes.
-func received(ctx context.Context) {
-	if late, ok := ctx.Value(receivingKey{}).(*time.Timer); ok {
-		late.Stop()
-	}
 }
 
 // IsRoot reports whether a process of root made the connection, which a listener of

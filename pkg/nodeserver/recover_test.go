@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func TestPanicInAStreamIsUnknown(t *testing.T) {
 	}
 	panics := grpc.StreamDesc{StreamName: "Panic", ServerStreams: true, Handler: func(any, grpc.ServerStream) error { panic("boom") }}
 	s.run(t, testConfig(&fakeHealer{}), l, "unix://"+s.socket, func(server *Server) func() error {
-		registrar{Server: server.grpc}.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{panics}}, nil)
+		registrar{server.grpc, peerGuard{allowed: []uint32{uint32(os.Getuid())}, callerOf: localCaller}.admit}.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{panics}}, nil)
 		return func() error { return server.Serve(l) }
 	})
 	stream, err := s.conn.NewStream(testContext(t), &panics, "/test.Panics/Panic")

@@ -91,8 +91,6 @@ type Server struct {
 	// answers has by volumeKey the healer.VolumeState that the last check or heal showed, whoever
 	// asked for it.
 	answers *lru.Cache
-	// othersIdentity is true once Register found an Identity that is not this server's.
-	othersIdentity atomic.Bool
 }
 
 // maxAnswers is many times what a node has.
@@ -122,28 +120,30 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer(), answers: lru.New(maxAnswers)}
-	s.grpc = s.newGRPC(maxStreams, peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
-	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
-	s.register(registrar{Server: s.gateway})
-	s.register(registrar{Server: s.grpc})
-	s.registerLocal(registrar{Server: s.grpc})
+	s.grpc = s.newGRPC(maxStreams, s.ownGuard(), s.register, s.registerLocal)
+	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, rule: "--gateway-uid", callerOf: forwardedCaller}, s.register)
 	return s, nil
 }
 
-func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
-	return grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(notOffered))...)
+func (s *Server) newGRPC(streams uint32, guard peerGuard, register ...func(registrar)) *grpc.Server {
+	r := registrar{admit: guard.admit}
+	r.Server = grpc.NewServer(append(options(streams, guard), grpc.UnknownServiceHandler(r.notOffered))...)
+	for _, services := range register {
+		services(r)
+	}
+	return r.Server
 }
 
 // register registers the services that the gateway passes calls on to. None of their
 // methods is a stream, which could wait for its caller.
-func (s *Server) register(r grpc.ServiceRegistrar) {
+func (s *Server) register(r registrar) {
 	healerpb.RegisterHealerNodeServer(r, s)
 	identity.RegisterIdentityServer(r, s)
 	csi.RegisterNodeServer(r, csiNode{server: s})
 }
 
 // registerLocal registers what only callers on this node get.
-func (s *Server) registerLocal(r reflection.GRPCServer) {
+func (s *Server) registerLocal(r registrar) {
 	csi.RegisterIdentityServer(r, csiIdentity{server: s})
 	for name := range r.GetServiceInfo() {
 		s.health.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
