@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ const workerEnv = "HEALERCTL_WORKER"
 // with the node's disk, a process's arguments with what that process waits for, a driver.
 var (
 	lookForWaits = operation.Define("why-waits", operation.Spent, waits)
-	readArgument = operation.Define("why-argument", operation.Spent, lastArgument)
+	readArgument = operation.Define("why-argument", operation.Spent, lastPath)
 	listPods     = operation.Define("why-pods", operation.Spent, podDirectories)
 	askDriver    = operation.Define("why-driver", operation.Spent, probe)
 )
@@ -165,9 +166,16 @@ func mayMount(p procfs.Proc) bool {
 // maxArgumentBytes is many times what a mount's arguments have; a process may have megabytes.
 const maxArgumentBytes = 64 << 10
 
-// lastArgument returns where a program mounts or unmounts. It hangs as long as the process's
-// memory is locked (mmap_lock).
-func lastArgument(pid int) (string, error) {
+// optionsFollow fits -o, also behind other letters as in -no, and --options or a part of it.
+var optionsFollow = regexp.MustCompile(`^-(\w*[oO]|-o.*)$`)
+
+// lastPath returns where a program mounts or unmounts: of
+//
+//	mount.cifs //server/share /dir -o username=u,password=p
+//
+// the last argument that is a path, and never one of the options, which may hold a password. Empty:
+// there is none. It hangs as long as the process's memory is locked (mmap_lock).
+func lastPath(pid int) (string, error) {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return "", err
@@ -177,8 +185,13 @@ func lastArgument(pid int) (string, error) {
 	if err != nil || len(raw) == maxArgumentBytes {
 		return "", cmp.Or(err, errors.New("too many arguments"))
 	}
-	all := strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
-	return all[len(all)-1], nil
+	all := strings.Split(string(raw), "\x00")
+	for i := len(all) - 1; i > 0; i-- {
+		if strings.HasPrefix(all[i], "/") && !optionsFollow.MatchString(all[i-1]) {
+			return all[i], nil
+		}
+	}
+	return "", nil
 }
 
 // podDirectories returns by UID what kubelet has a directory of, with what is mounted in it. The

@@ -51,12 +51,17 @@ func TestMayMount(t *testing.T) {
 }
 
 // Any user may call a process mount, and give it megabytes of arguments.
-func TestLastArgument(t *testing.T) {
+func TestLastPath(t *testing.T) {
 	for _, c := range []struct {
 		arguments []string
 		want      string
 	}{
 		{[]string{"a", "/the/last one"}, "/the/last one"},
+		{[]string{"//server/share", "/dir", "-o", "username=u,password=p"}, "/dir"},
+		{[]string{"//server/share", "/dir", "-o", "/p"}, "/dir"},
+		{[]string{"//server/share", "/dir", "-no", "/p"}, "/dir"},
+		{[]string{"//server/share", "/dir", "--options", "/p"}, "/dir"},
+		{[]string{"-ocredentials=/p", "host:/share", "-l", "/dir"}, "/dir"},
 		{[]string{strings.Repeat("x", 100_000), "/the/last one"}, ""},
 	} {
 		cmd := exec.Command("sh", append([]string{"-c", "echo; read x; :", "mount"}, c.arguments...)...)
@@ -72,9 +77,9 @@ func TestLastArgument(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = stdout.Read(make([]byte, 1)) // before it runs it has no arguments
-		got, err := lastArgument(cmd.Process.Pid)
+		got, err := lastPath(cmd.Process.Pid)
 		if got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%.40q, %v", got, err)
+			t.Errorf("%.40q: %.40q, %v", c.arguments, got, err)
 		}
 		_ = stdin.Close()
 		_ = cmd.Wait()
