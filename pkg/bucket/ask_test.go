@@ -3,6 +3,7 @@ package bucket
 import (
 	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -513,6 +515,18 @@ func TestDate(t *testing.T) {
 			if skewed && (report.Conditions[0].Status == healer.Degraded) != (status == 200) {
 				t.Errorf("%s, %d: %v", off, status, report)
 			}
+		}
+	}
+}
+
+// TestTheEndpointsPathIsNotPrinted has a credential in the path, in spellings of its own.
+func TestTheEndpointsPathIsNotPrinted(t *testing.T) {
+	b := serve(t, respond(200, nil, list))
+	server := b.Endpoint
+	for _, path := range []string{url.PathEscape(string(b.SecretAccessKey)), base64.StdEncoding.EncodeToString([]byte(b.SecretAccessKey)), strings.ToLower(string(b.AccessKeyID))} {
+		b.Endpoint = server + "/" + path
+		if report := Check(t.Context(), b); report.Message != "healthy: bucket data at "+server+": 200, a list" {
+			t.Error(report)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,16 @@ func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 func (b Bucket) region() string { return cmp.Or(b.Region, "us-east-1") }
+
+// server returns the endpoint without its path, in which a credential may stand in a spelling that
+// redact does not know.
+func (b Bucket) server() string {
+	at, err := url.Parse(b.Endpoint)
+	if err != nil {
+		return ""
+	}
+	return at.Scheme + "://" + at.Host
+}
 
 // redact takes credentials out of a text of which no part is a server's: who mixes up two
 // keys of a Secret has the bucket named after a credential.

@@ -91,7 +91,7 @@ func (r Report) message(b Bucket, a answer) string {
 		conditions = append(conditions, fmt.Sprintf("%s (%s)", c.Reason, c.Message))
 		advice = append(advice, c.Advice)
 	}
-	text := fmt.Sprintf("%s: bucket %s at %s: ", r.Verdict, b.Name, b.Endpoint)
+	text := fmt.Sprintf("%s: bucket %s at %s: ", r.Verdict, b.Name, b.server())
 	if len(conditions) == 0 {
 		return text + a.evidence()
 	}
