@@ -13,6 +13,9 @@ const (
 	maxSkew = 5 * time.Minute
 	// expiryWarning is how long before their end credentials are named.
 	expiryWarning = 15 * time.Minute
+	// checkTime is for answers that have to be confirmed one after the other: a server may give
+	// two by turns for ever.
+	checkTime = 2 * time.Minute
 )
 
 // The verdicts. NotJudged: no answer says something of the bucket.
@@ -34,9 +37,10 @@ func Unusable(err error) Report {
 	return Report{Verdict: NotJudged, Message: fmt.Sprintf("%s: %v", NotJudged, err), Conditions: []Condition{}}
 }
 
-// Check asks the server of b, and again until its answer is certain.
+// Check asks the server of b, and again until its answer is certain, for checkTime at most.
 func Check(ctx context.Context, b Bucket) Report {
 	var m memory
+	late := time.After(checkTime)
 	for {
 		a, err := ask(ctx, b)
 		if err != nil {
@@ -48,9 +52,11 @@ func Check(ctx context.Context, b Bucket) Report {
 		}
 		select {
 		case <-time.After(again):
+			continue
+		case <-late:
 		case <-ctx.Done():
-			return Unusable(fmt.Errorf("%s, and there was no time to ask again", a.evidence()))
 		}
+		return Unusable(fmt.Errorf("%s, and there was no time to ask again", a.evidence()))
 	}
 }
 

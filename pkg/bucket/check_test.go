@@ -27,7 +27,7 @@ func TestWhatIsConfirmed(t *testing.T) {
 		"gone, and not":                {answers: []string{"NoSuchBucket", "list"}, waited: time.Minute},
 		"gone, and what is that":       {answers: []string{"NoSuchBucket", "NoSuchKey"}, waited: time.Minute},
 		"gone, and the key is wrong":   {answers: []string{"NoSuchBucket", "SignatureDoesNotMatch"}, want: CredentialsRefused, waited: time.Minute},
-		"gone, denied and gone":        {answers: []string{"NoSuchBucket", "AccessDenied", "NoSuchBucket", "list"}, waited: 150 * time.Second},
+		"gone, denied and back":        {answers: []string{"NoSuchBucket", "AccessDenied", "list"}, waited: 90 * time.Second},
 		"denied":                       {answers: []string{"AccessDenied"}, want: BucketAccessDenied, waited: 30 * time.Second},
 		"denied, and not":              {answers: []string{"AccessDenied", "list"}, waited: 30 * time.Second},
 		"to write only":                {answers: []string{"AccessDenied"}, writeOnly: true},
@@ -57,6 +57,22 @@ func TestWhatIsConfirmed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnswersThatAlternate: no answer is confirmed, and the check ends all the same.
+func TestAnswersThatAlternate(t *testing.T) {
+	var asked atomic.Int32
+	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		respond(403, nil, s3Error([]string{"AccessDenied", "NoSuchBucket"}[asked.Add(1)%2], ""))(w, r)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		began := time.Now()
+		if report := Check(ctx, b); report.Verdict != NotJudged || time.Since(began).Round(time.Second) != 2*time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), report)
+		}
+	})
 }
 
 // TestNoTimeToConfirm ends before the second question.
