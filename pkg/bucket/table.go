@@ -35,7 +35,7 @@ const (
 	listed       = "a list"
 	noName       = "name lookup failed"
 	notConnected = "no connection"
-	noAnswer     = "no answer in 5 s"
+	noAnswer     = "no answer in time"
 	untrusted    = "certificate refused"
 	neverDialled = "a link-local or metadata address"
 	clockOff     = "a Date more than 5 minutes off"

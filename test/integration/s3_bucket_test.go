@@ -92,7 +92,7 @@ func TestBucketOfARealServer(t *testing.T) {
 	c.expect(t, encrypted, 0, "healthy")
 
 	s.Suspend()
-	c.expect(t, access(s, "good"), 1, "ServerUnreachable (no answer in 5 s)")
+	c.expect(t, access(s, "good"), 1, "ServerUnreachable (no answer in time)")
 	s.Resume()
 	s.Stop()
 	c.expect(t, access(s, "good"), 1, "ServerUnreachable (no connection: connection refused)")
