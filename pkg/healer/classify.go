@@ -85,7 +85,11 @@ var ownRows = []OwnRow{
 func Classify(err error) api.Class {
 	var known Classified
 	if errors.As(err, &known) {
-		return known.Class()
+		c := known.Class()
+		if !slices.Contains([]api.Type{api.TypePermission, api.TypeExecution, api.TypeValidation, api.TypeTimeout}, c.Type) {
+			c.Type = api.TypeUnknown // a provider's own would be a metric's label
+		}
+		return c
 	}
 	for _, row := range ownRows {
 		if slices.ContainsFunc(row.Is, func(of error) bool { return errors.Is(err, of) }) {

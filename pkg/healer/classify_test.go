@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 func TestClassify(t *testing.T) {
@@ -54,12 +55,21 @@ func TestClassify(t *testing.T) {
 		{err: Failed("umount", syscall.EBUSY), want: "transient/execution"},
 		// What a step says of itself counts more than the kind of what it wraps.
 		{err: fmt.Errorf("%w: %w", ErrRefused, NotFound("no such volume")), want: "retriable/validation"},
+		{err: classified{api.Transient, api.TypeTimeout}, want: "transient/timeout"},
+		{err: classified{api.Transient, "\xff"}, want: "transient/unknown"},
+		{err: classified{Tier: api.Terminal}, want: "terminal/unknown"},
 	} {
 		if got := Classify(tc.err).String(); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.err, got, tc.want)
 		}
 	}
 }
+
+// classified is an error of a provider's.
+type classified api.Class
+
+func (classified) Error() string      { return "mine" }
+func (c classified) Class() api.Class { return api.Class(c) }
 
 func TestKinds(t *testing.T) {
 	cause := errors.New("cause")
@@ -69,6 +79,11 @@ func TestKinds(t *testing.T) {
 	} {
 		if got := KindOf(fmt.Errorf("wrapped: %w", err)); got != want {
 			t.Errorf("%v has kind %d, want %d", err, got, want)
+		}
+	}
+	for k, want := range map[Kind]string{KindBusy: "busy", KindUnknown: "failed", -1: "failed", 99: "failed"} {
+		if got := k.String(); got != want {
+			t.Errorf("kind %d: %s", int(k), got)
 		}
 	}
 	if KindOf(cause) != KindUnknown {

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -25,12 +26,12 @@ const (
 	KindDisabled
 )
 
-// String returns the kind in one word, as metrics have it.
+// String returns the kind in one word, as metrics have it: of one that is none of these, as a
+// provider may make it, that of KindUnknown.
 func (k Kind) String() string {
-	return [...]string{
-		KindUnknown: "failed", KindInvalid: "invalid", KindNotFound: "not-found", KindBusy: "busy",
-		KindUnauthenticated: "unauthenticated", KindDisabled: "disabled",
-	}[k]
+	return cmp.Or(map[Kind]string{
+		KindInvalid: "invalid", KindNotFound: "not-found", KindBusy: "busy", KindUnauthenticated: "unauthenticated", KindDisabled: "disabled",
+	}[k], "failed")
 }
 
 // Error is an error with its kind. Its text is for the caller: it names the field and
