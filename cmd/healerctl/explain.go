@@ -60,9 +60,11 @@ func vendors(ctx context.Context, dial dialer) (all []entry, err error) {
 		defer cancel()
 		said, err := client.Explain(ctx, &adminpb.ExplainRequest{})
 		for _, c := range said.GetConditions() {
-			all = append(all, entry{
-				name: c.GetReason(), columns: []string{"reason", "status", "message", "advice"}, cells: []string{c.GetReason(), c.GetStatus(), c.GetMessage(), c.GetAdvice()},
-			})
+			cells := []string{c.GetReason(), c.GetStatus(), c.GetMessage(), c.GetAdvice()}
+			for i := range cells { // a terminal must not obey them
+				cells[i] = printable.Line(cells[i], maxCellBytes)
+			}
+			all = append(all, entry{name: cells[0], columns: []string{"reason", "status", "message", "advice"}, cells: cells})
 		}
 		return err
 	})

@@ -82,6 +82,12 @@ func (*fakeAdmin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*
 	return &adminpb.ServerStatus{Lines: []*adminpb.StatusLine{{Name: "version", Value: "v1"}, {Name: "api", Value: "does not answer: no\x1b[2J"}}}, nil
 }
 
+func (*fakeAdmin) Explain(context.Context, *adminpb.ExplainRequest) (*adminpb.ExplainResponse, error) {
+	return &adminpb.ExplainResponse{Conditions: []*adminpb.Condition{
+		{Reason: "Vendors", Status: hostile, Message: hostile, Advice: hostile}, {Reason: hostile},
+	}}, nil
+}
+
 func (f *fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingServer[adminpb.AuditLine]) error {
 	if r.GetLimit() > 1000 {
 		return status.Error(codes.InvalidArgument, "limit: must be between 1 and 1000")

@@ -118,7 +118,7 @@ func TestPipesObeyNothing(t *testing.T) {
 		"list", "list -o wide", "list -o json", "list -o yaml", "list -o \x1b[2J",
 		"check vol-1", "check vol-1 -o json", "check vol-1 -o yaml", "check busy", "check \x1b[2J",
 		"heal vol-1", "heal vol-1 -o json", "heal vol-1 -o yaml", "audit", "audit -o json", "audit -o yaml", "status", "status -o json", "status -o yaml",
-		"explain NotMounted", "explain \x1b[2J", "\x1b[2J", "--help", "heal --help",
+		"explain NotMounted", "explain vendors", "explain other", "explain \x1b[2J", "\x1b[2J", "--help", "heal --help",
 	} {
 		_, stdout, stderr := throughPipes(t, append(strings.Fields(command), endpoint)...)
 		if stdout+stderr == "" {
