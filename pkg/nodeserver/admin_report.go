@@ -29,13 +29,14 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	w := newWording(r, maxShownPathBytes)
 	out := &adminpb.VolumeReport{
 		Driver: valid(r.Driver), VolumeId: valid(r.Volume.ID), Path: valid(r.Volume.Path),
-		Verdict: string(r.Verdict()), Message: text, Conditions: w.conditions(w.after),
+		Verdict: string(r.Verdict()), Message: text,
 	}
+	out.Conditions = w.conditions(first(w.after, maxReported, &out.Omitted))
 	steps := slices.Clone(r.Steps)
 	if len(steps) > maxReported { // what failed is listed
 		slices.SortStableFunc(steps, func(a, b healer.Outcome) int { return failed(b) - failed(a) })
 	}
-	for _, o := range steps {
+	for _, o := range first(steps, maxReported, &out.Omitted) {
 		done := &adminpb.Outcome{Step: printable.Line(o.Step, maxReasonBytes), MountPoint: adminText(o.MountPoint), Place: w.place(o.MountPoint), Note: adminText(o.Note)}
 		if o.Err != nil {
 			class := healer.Classify(o.Err)
@@ -44,22 +45,22 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 		out.Outcomes = append(out.Outcomes, done)
 	}
 	if len(r.Steps) > 0 {
-		out.Before = w.conditions(w.before)
+		out.Before = w.conditions(first(w.before, maxReported, &out.Omitted))
 		for _, c := range out.Before {
 			c.Advice, c.MountPoint = "", ""
 		}
 	}
 	if checked {
-		out.Steps = w.wouldRun(r.After)
+		out.Steps = w.wouldRun(first(mayRun(r.After), maxReported, &out.Omitted))
 	} else {
-		for _, s := range r.Refused {
+		for _, s := range first(r.Refused, maxReported, &out.Omitted) {
 			out.Steps = append(out.Steps, &adminpb.Step{Step: printable.Line(s.Step, maxReasonBytes), MountPoint: adminText(s.MountPoint), Place: w.place(s.MountPoint), Refused: adminText(s.Why)})
 		}
 	}
 	more := []section{w.restart(), w.held()}
 	switch r.Verdict() {
 	case healer.Abnormal:
-		for _, item := range w.advice().items {
+		for _, item := range first(w.advice().items, maxReported, &out.Omitted) {
 			out.Advice = append(out.Advice, adminText(item))
 		}
 	case healer.NotJudged:
@@ -73,11 +74,6 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 			out.Notes = append(out.Notes, adminText(s.text(len(s.items))))
 		}
 	}
-	out.Conditions = first(out.Conditions, maxReported, &out.Omitted)
-	out.Outcomes = first(out.Outcomes, maxReported, &out.Omitted)
-	out.Steps = first(out.Steps, maxReported, &out.Omitted)
-	out.Before = first(out.Before, maxReported, &out.Omitted)
-	out.Advice = first(out.Advice, maxReported, &out.Omitted)
 	return out
 }
 
@@ -106,16 +102,25 @@ func first[T any](all []T, most int, omitted *int32) []T {
 	return listed
 }
 
-// wouldRun returns the steps that heal a condition there is: those that may run, the
+// mayRun returns the steps that heal a condition there is: those that may run, the
 // least invasive first, then those that something known refuses.
-func (w wording) wouldRun(d healer.Diagnosis) (steps []*adminpb.Step) {
-	may := d.Offers()
+func mayRun(d healer.Diagnosis) (may []healer.Step) {
+	may = d.Offers()
+	var reasons []healer.Reason
+	for _, c := range d.Conditions {
+		if !slices.Contains(reasons, c.Reason) {
+			reasons = append(reasons, c.Reason)
+		}
+	}
 	for _, s := range d.Steps {
-		heals := func(c healer.Condition) bool { return s.CanHeal(c.Reason) }
-		if s.Refused != "" && slices.ContainsFunc(d.Conditions, heals) {
+		if s.Refused != "" && slices.ContainsFunc(reasons, s.CanHeal) {
 			may = append(may, s)
 		}
 	}
+	return may
+}
+
+func (w wording) wouldRun(may []healer.Step) (steps []*adminpb.Step) {
 	for _, s := range may {
 		steps = append(steps, &adminpb.Step{
 			Step: printable.Line(s.Name, maxReasonBytes), MountPoint: adminText(s.MountPoint.String()), Place: w.place(s.MountPoint.Path),

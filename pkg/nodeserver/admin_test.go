@@ -541,6 +541,42 @@ func TestAdminReportIsBounded(t *testing.T) {
 	}
 }
 
+// countedError counts how often its text is made.
+type countedError struct{ made *int }
+
+func (e countedError) Error() string {
+	*e.made++
+	return "no"
+}
+
+// Only what is listed is put into words, and mount points are counted once for all words.
+func TestAdminReportWorksOnWhatItLists(t *testing.T) {
+	work := func(n int) (texts int, allocated float64) {
+		var r healer.Report
+		for i := range n {
+			p := healer.MountPoint{Path: fmt.Sprint("/p", i), Role: healer.RoleTarget, PodUID: fmt.Sprint(i)}
+			r.After.Case.MountPoints = append(r.After.Case.MountPoints, p)
+			r.After.Conditions = append(r.After.Conditions, healer.Condition{Reason: healer.IOError, MountPoint: p.Path, Message: "no"})
+			r.Steps = append(r.Steps, healer.Outcome{Step: "rebind", MountPoint: p.Path, Err: countedError{&texts}})
+		}
+		message(r)
+		inMessage := texts
+		adminReport(r, false)
+		w, out := newWording(r, maxShownPathBytes), &adminpb.VolumeReport{}
+		clear(w.byPath)
+		w.byPath["/p0"] = r.After.Case.MountPoints[0]
+		if got := w.mention("/p0"); got != "the target of pod 0" {
+			t.Errorf("of %d mount points one is %q", n, got)
+		}
+		return texts - 2*inMessage, testing.AllocsPerRun(1, func() { w.conditions(first(w.after, maxReported, &out.Omitted)) })
+	}
+	few, little := work(100)
+	many, much := work(2_000)
+	if few != maxReported || many != few || much != little {
+		t.Errorf("%d and %d texts, %.0f and %.0f allocations", few, many, little, much)
+	}
+}
+
 // The log has the code that the caller gets, and one line whatever the error holds.
 func TestAdminLogsTheCode(t *testing.T) {
 	logged := captureLog(t, "0")

@@ -106,9 +106,13 @@ func (w wording) done() section {
 // wouldTry names the steps of which a call that only checks knows nothing that refuses them.
 func (w wording) wouldTry() section {
 	var steps []healer.Outcome
+	type at struct{ step, mountPoint string }
+	refused := map[at]bool{} // the server only checks
+	for _, r := range w.r.Refused {
+		refused[at{r.Step, r.MountPoint}] = true
+	}
 	for _, s := range w.r.After.Offers() {
-		refused := func(r healer.Refusal) bool { return r.Step == s.Name && r.MountPoint == s.MountPoint.Path } // the server only checks
-		if w.r.Checked && !slices.ContainsFunc(w.r.Refused, refused) {
+		if w.r.Checked && !refused[at{s.Name, s.MountPoint.Path}] {
 			steps = append(steps, healer.Outcome{Step: s.Name, MountPoint: s.MountPoint.Path})
 		}
 	}

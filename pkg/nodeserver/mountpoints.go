@@ -123,18 +123,10 @@ func (w wording) path(p healer.MountPoint) string {
 // the only one of that role, or of that role and pod, because kubelet's paths are long.
 func (w wording) mention(path string) string {
 	p := w.byPath[path]
-	same, ofPod := 0, 0
-	for _, other := range w.byPath {
-		if other.Role == p.Role {
-			if same++; other.PodUID == p.PodUID {
-				ofPod++
-			}
-		}
-	}
 	switch {
-	case p.Role != "" && same == 1:
+	case p.Role != "" && w.ofRole[p.Role] == 1:
 		return "the " + p.Role.Noun()
-	case p.Role == healer.RoleTarget && p.PodUID != "" && ofPod == 1:
+	case p.Role == healer.RoleTarget && p.PodUID != "" && w.ofPod[rolePod{p.Role, p.PodUID}] == 1:
 		return "the target of pod " + printable.Line(p.PodUID, maxReasonBytes)
 	}
 	return w.mountPoint(path)
@@ -142,15 +134,10 @@ func (w wording) mention(path string) string {
 
 // all mentions mount points: by their role if they are several, and all of that role.
 func (w wording) all(paths []string) string {
-	role, of := w.byPath[paths[0]].Role, 0
-	for _, p := range w.byPath {
-		if p.Role == role {
-			of++
-		}
-	}
+	role := w.byPath[paths[0]].Role
 	other := func(path string) bool { return w.byPath[path].Role != role }
-	if len(paths) > 1 && role != "" && of == len(paths) && !slices.ContainsFunc(paths, other) {
-		return fmt.Sprintf("all %d %s mount points", of, role)
+	if len(paths) > 1 && role != "" && w.ofRole[role] == len(paths) && !slices.ContainsFunc(paths, other) {
+		return fmt.Sprintf("all %d %s mount points", len(paths), role)
 	}
 	return w.firstOf(paths, w.mention)
 }

@@ -23,6 +23,9 @@ type wording struct {
 	before, after []healer.Condition
 	// byPath has all mount points that may be named.
 	byPath map[string]healer.MountPoint
+	// ofRole and ofPod count the mount points of a role, and of a role in a pod.
+	ofRole map[healer.Role]int
+	ofPod  map[rolePod]int
 	// pathBytes bounds each path, which loses its middle.
 	pathBytes int
 	// maxNamed is how many mount points one item names; the rest is counted.
@@ -32,8 +35,13 @@ type wording struct {
 	evidenceBytes int
 }
 
+type rolePod struct {
+	role healer.Role
+	pod  string
+}
+
 func newWording(r healer.Report, pathBytes int) wording {
-	w := wording{r: &r, byPath: map[string]healer.MountPoint{}, pathBytes: pathBytes, maxNamed: 3, evidenceBytes: maxNoticeBytes}
+	w := wording{r: &r, byPath: map[string]healer.MountPoint{}, ofRole: map[healer.Role]int{}, ofPod: map[rolePod]int{}, pathBytes: pathBytes, maxNamed: 3, evidenceBytes: maxNoticeBytes}
 	// The last diagnosis may know less of them: a pod has ended, and a container is in a case
 	// only while something is wrong there.
 	for _, c := range []healer.Case{r.Before.Case, r.After.Case} {
@@ -43,6 +51,10 @@ func newWording(r healer.Report, pathBytes int) wording {
 		for _, p := range c.MountPoints {
 			w.byPath[p.Path] = p
 		}
+	}
+	for _, p := range w.byPath {
+		w.ofRole[p.Role]++
+		w.ofPod[rolePod{p.Role, p.PodUID}]++
 	}
 	w.before, w.after = w.ordered(r.Before), w.ordered(r.After)
 	return w
