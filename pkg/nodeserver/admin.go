@@ -136,14 +136,14 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	if err != nil {
 		return nil, err
 	}
-	a.server.Publish(report)
+	a.server.publish(report, false)
 	out := adminReport(report, !heals)
 	out.Pv, out.Claim, out.Pods = known.GetPv(), known.GetClaim(), known.GetPods()
 	if !heals && known != nil {
 		ctx, cancel := context.WithTimeout(ctx, statesTimeout)
 		defer cancel()
-		a.addStates(ctx, []*adminpb.Volume{known})
-		out.LoopError = known.GetError()
+		_, byKey := a.loopStates(ctx)
+		out.LoopError = adminText(byKey[volumeKey{known.GetDriver(), known.GetVolumeId()}].Error)
 	}
 	return out, nil
 }

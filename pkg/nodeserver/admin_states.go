@@ -10,23 +10,32 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// addStates adds what the loop knows of volumes, and what a call showed that came later. It
-// returns whether the loop checks volumes: else nothing renews what is known.
-func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops bool) {
-	var loop healer.LoopState
+// loopStates returns what the loop knows, and of which volume.
+func (a admin) loopStates(ctx context.Context) (loop healer.LoopState, byKey map[volumeKey]healer.VolumeState) {
 	if a.server.cfg.States != nil {
 		loop = a.server.cfg.States(ctx)
 	}
-	byKey := map[volumeKey]healer.VolumeState{}
+	byKey = map[volumeKey]healer.VolumeState{}
 	for _, s := range loop.Volumes {
 		byKey[volumeKey{valid(s.Driver), valid(s.VolumeID)}] = s
 	}
+	return loop, byKey
+}
+
+// addStates adds what the loop knows of volumes, or what a call showed that came later: then nothing
+// of the loop's but when it checks the volume next. It returns whether the loop checks volumes: else
+// nothing renews what is known.
+func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops bool) {
+	loop, byKey := a.loopStates(ctx)
 	for _, v := range volumes {
 		key := volumeKey{v.GetDriver(), v.GetVolumeId()}
 		s := byKey[key]
-		if last, known := a.server.answers.Get(key); known && last.(healer.VolumeState).Checked.After(s.Checked) {
-			call := last.(healer.VolumeState)
-			s.Verdict, s.Health, s.Checked = call.Verdict, call.Health, call.Checked
+		last, known := a.server.answers.Get(key)
+		// The loop publishes an answer a moment after it has it; one that hangs has no states.
+		if known && last.(lastAnswer).Checked.After(s.Checked) && (!last.(lastAnswer).ofLoop || s.Checked.IsZero()) {
+			due := s.Due
+			s = last.(lastAnswer).VolumeState
+			s.Due = due
 		}
 		if !loop.On {
 			s.Due = time.Time{}

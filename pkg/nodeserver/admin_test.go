@@ -128,12 +128,22 @@ func TestAdminListsTheLastAnswer(t *testing.T) {
 		Driver: "d", Volume: healer.Volume{ID: "v"},
 		After: healer.Diagnosis{Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: healer.NotMounted}}},
 	}
-	s.server.Publish(sick) // only the caller says whose it is
+	s.server.publish(sick, false) // only the caller says whose it is
 	if v, _ := list(); v.GetVerdict() != "healthy" {
 		t.Errorf("%v", v)
 	}
 	sick.After.Case.MountPoints = []healer.MountPoint{{Path: "/p", Proven: true}}
-	s.server.Publish(sick)
+	known := &loop.Volumes[0]
+	known.Verdict, known.Since, known.Tries, known.Left, known.Error = healer.Abnormal, seen, 2, healer.LeftAlone{Because: "x"}, "no"
+	s.server.Publish(sick) // a moment after the loop has it
+	if v, _ := list(); v.GetAbnormalSince() == nil || v.GetTries() != 2 || v.GetLeft() != "x" || v.GetError() != "no" {
+		t.Errorf("the loop's own: %v", v)
+	}
+	s.server.publish(sick, false)
+	if v, _ := list(); v.GetVerdict() != "abnormal" || v.GetAbnormalSince() != nil || v.GetTries() != 0 || v.GetLeft() != "" || v.GetError() != "" || v.GetDue() == nil {
+		t.Errorf("a call's after it: %v", v)
+	}
+	known.Verdict = healer.Healthy
 	loop.On = false
 	if v, off := list(); v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted"}) || v.GetDue() != nil || !off {
 		t.Errorf("%v, off: %t", v, off)

@@ -62,7 +62,7 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	}
 	report, err := n.server.run(ofVolume(ctx, v.ID), v, paths, n.check)
 	if err == nil {
-		n.server.Publish(report)
+		n.server.publish(report, false)
 	}
 	return report, err
 }

@@ -25,7 +25,7 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 		err = toStatus(err)
 		return nil, err
 	}
-	s.Publish(report)
+	s.publish(report, false)
 	abnormal, text := message(report)
 	if all := inFull(report); all != text {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(healerpb.TrailerMessage, all)) // a call without a stream has none
@@ -76,14 +76,16 @@ func (s *Server) run(ctx context.Context, v healer.Volume, paths []string, do fu
 	return healer.Report{}, cmp.Or(missing, healer.NotFound("nothing of the volume is mounted"))
 }
 
-// Publish keeps a report for ListVolumes and passes it to Config.OnReport, unless only the
+// Publish keeps a report of the loop for ListVolumes and passes it to Config.OnReport, unless only the
 // caller says which volume it belongs to. The server publishes those of its calls itself.
-func (s *Server) Publish(r healer.Report) {
+func (s *Server) Publish(r healer.Report) { s.publish(r, true) }
+
+func (s *Server) publish(r healer.Report, ofLoop bool) {
 	if !r.After.Case.Proven() {
 		return
 	}
-	s.answers.Add(volumeKey{valid(r.Driver), valid(r.Volume.ID)}, healer.VolumeState{
-		Verdict: r.Verdict(), Health: r.After.HealthEntries(), Checked: time.Now(),
+	s.answers.Add(volumeKey{valid(r.Driver), valid(r.Volume.ID)}, lastAnswer{
+		healer.VolumeState{Verdict: r.Verdict(), Health: r.After.HealthEntries(), Checked: time.Now()}, ofLoop,
 	})
 	if s.cfg.OnReport != nil {
 		s.cfg.OnReport(r, notice)

@@ -88,9 +88,15 @@ type Server struct {
 	health        *health.Server
 	// draining is true once the server is about to end.
 	draining atomic.Bool
-	// answers has by volumeKey the healer.VolumeState that the last check or heal showed, whoever
-	// asked for it.
+	// answers has by volumeKey the lastAnswer.
 	answers *lru.Cache
+}
+
+// lastAnswer is what the last check or heal of a volume showed, whoever asked for it.
+type lastAnswer struct {
+	healer.VolumeState
+
+	ofLoop bool
 }
 
 // maxAnswers is many times what a node has.

@@ -75,7 +75,7 @@ type Volume struct {
 	// When that was, and when the node's own loop checks it next; absent while that is off.
 	Checked *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=checked,proto3" json:"checked,omitempty"`
 	Due     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due,proto3" json:"due,omitempty"`
-	// Since when it has been abnormal; absent while it is not.
+	// Since when the loop has found it abnormal; absent while it is not, and after a later call.
 	AbnormalSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=abnormal_since,json=abnormalSince,proto3" json:"abnormal_since,omitempty"`
 	// How many heals of the loop there were in a row, and why it tries no more.
 	Tries int32  `protobuf:"varint,10,opt,name=tries,proto3" json:"tries,omitempty"`
