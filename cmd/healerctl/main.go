@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -150,10 +151,12 @@ func newRoot(isPlugin bool) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
 	dial := func(call func(adminpb.AdminClient) error) error {
-		if err := reach(endpoint); err != nil {
+		path, err := reach(endpoint)
+		if err != nil {
 			return err
 		}
-		conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		target := url.URL{Scheme: "unix", Path: path} // a path may hold % and ?
+		conn, err := grpc.NewClient(target.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return usage("--endpoint: %v", err)
 		}
@@ -168,16 +171,16 @@ func newRoot(isPlugin bool) *cobra.Command {
 	return root
 }
 
-// reach finds out whether somebody listens, and if not, says why in words: gRPC's own have the
-// layers in which it met the error.
-func reach(endpoint string) error {
+// reach returns the path of an endpoint if somebody listens there, and if not, says why in words:
+// gRPC's own have the layers in which it met the error.
+func reach(endpoint string) (path string, _ error) {
 	path, isUnix := strings.CutPrefix(endpoint, "unix://")
 	if !isUnix || !filepath.IsAbs(path) {
-		return usage("--endpoint: %q is not unix:///PATH", endpoint)
+		return "", usage("--endpoint: %q is not unix:///PATH", endpoint)
 	}
 	conn, err := net.DialTimeout("unix", path, reachTimeout)
 	if err == nil {
-		return conn.Close()
+		return path, conn.Close()
 	}
 	why := "node-healer does not answer at " + path + ": " + err.Error()
 	switch {
@@ -188,7 +191,7 @@ func reach(endpoint string) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		why = "nobody listens at " + path + ": node-healer does not run; see its pod's log"
 	}
-	return status.Error(codes.Unavailable, why)
+	return "", status.Error(codes.Unavailable, why)
 }
 
 // reachTimeout is how long a server may take to accept a connection.

@@ -170,7 +170,7 @@ func (f *fakeAdmin) wait(ctx context.Context) {
 // names it.
 func (f *fakeAdmin) listen(t *testing.T) (endpoint string) {
 	t.Helper()
-	socket := filepath.Join(t.TempDir(), "s")
+	socket := filepath.Join(t.TempDir(), "100%?#s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

@@ -10,11 +10,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -91,7 +93,7 @@ func ReadDir(dir string) (Bucket, error) {
 
 func readDir(dir string) (b Bucket, err error) {
 	file := func(key string) string {
-		text, failed := os.ReadFile(filepath.Join(dir, key))
+		text, failed := readFile(filepath.Join(dir, key))
 		if failed != nil && !errors.Is(failed, fs.ErrNotExist) {
 			err = failed
 		}
@@ -124,6 +126,19 @@ func readDir(dir string) (b Bucket, err error) {
 		err = fmt.Errorf("%s has no file COSI_PROTOCOL, BucketInfo or AWS_ACCESS_KEY_ID", dir)
 	}
 	return b, err
+}
+
+// readFile reads a regular file: a FIFO would be waited for, for ever.
+func readFile(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, fmt.Errorf("%s is no regular file", path))
+	}
+	return io.ReadAll(file)
 }
 
 // fromBucketInfo reads

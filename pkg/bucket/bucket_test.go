@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -92,6 +93,27 @@ func TestReadDir(t *testing.T) {
 	mount(t, dir, "..1", map[string]string{"AWS_ACCESS_KEY_ID": "id"})
 	if _, err := ReadDir(dir); err == nil {
 		t.Error("a key that cannot be read")
+	}
+}
+
+// TestAFIFOIsNotWaitedFor has one in place of a key's file.
+func TestAFIFOIsNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "COSI_PROTOCOL"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := ReadDir(dir)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if err == nil || !strings.Contains(err.Error(), "COSI_PROTOCOL is no regular file") {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it is waited for")
 	}
 }
 
