@@ -21,6 +21,8 @@ import (
 const (
 	// maxSick is how many volumes of one driver may be sick: with more it is the storage.
 	maxSick = 3
+	// maxSickOfOthers is how many of them count of one other namespace than the job's.
+	maxSickOfOthers = 2
 	// maxEvicted is how many pods one job evicts: the ledger names each.
 	maxEvicted = 100
 	// maxOthers is how many other volumes the evicted pods may have together: the node is
@@ -48,7 +50,7 @@ type evidence struct {
 	notReady string
 	// twins are the other PersistentVolumes of the same driver and handle.
 	twins []string
-	// sick is how many claims' annotations say unhealthy, of volumes that are or may be the driver's.
+	// sick is how many claims' annotations say unhealthy, of the driver's volumes.
 	sick int
 	// fences are the NetworkFences that fence or may fence.
 	fences []fence
@@ -361,7 +363,7 @@ func (e *evidence) notEnded(found []finding) string {
 // of namespaces that the job's users may not read, so none is named.
 func (e *evidence) backendSick() string {
 	if e.sick > maxSick {
-		return fmt.Sprintf("more than %d volumes of driver %s are sick, or may be (by the annotations on claims), so it is the storage", maxSick, e.volume.pv.Spec.CSI.Driver)
+		return fmt.Sprintf("more than %d volumes of driver %s are sick (by the annotations on claims), so it is the storage", maxSick, e.volume.pv.Spec.CSI.Driver)
 	}
 	return ""
 }

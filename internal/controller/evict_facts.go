@@ -229,24 +229,24 @@ func (r *Reconciler) readVolumes(ctx context.Context, e *evidence) error {
 	})
 }
 
-// readSick looks for claims whose nodes say that they are sick. Anyone may say so who may write
-// a claim: of a namespace with very many no more volumes are read, and the rest counts.
+// readSick looks for claims whose nodes say that they are sick. Anyone may say so who may write a claim, and
+// must not keep the pods of others: of another namespace few count, and of each few volumes are read.
 func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
-	searched := map[string]int{}
+	searched, counted := map[string]int{}, map[string]int{}
 	return r.eachClaim(ctx, func(claim *metav1.PartialObjectMetadata) error {
-		if e.sick > maxSick || len(saidSick(claim.Annotations)) == 0 {
+		of := claim.Namespace
+		enough := e.sick > maxSick || searched[of] == maxSearched || counted[of] == maxSickOfOthers && of != e.volume.claim.Namespace
+		if enough || len(saidSick(claim.Annotations)) == 0 {
 			return nil
 		}
-		if searched[claim.Namespace]++; searched[claim.Namespace] > maxSearched {
-			e.sick++
-			return nil
-		}
-		v, err := r.readVolume(ctx, claim.Namespace, claim.Name)
+		searched[of]++
+		v, err := r.readVolume(ctx, of, claim.Name)
 		switch end := (*ending)(nil); {
 		case errors.As(err, &end): // no volume of a driver
 		case err != nil:
 			return err
 		case v.pv.Spec.CSI.Driver == e.volume.pv.Spec.CSI.Driver && !v.worksElsewhere():
+			counted[of]++
 			e.sick++
 		}
 		return nil
