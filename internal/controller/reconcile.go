@@ -3,13 +3,16 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
@@ -95,20 +98,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 // stuck has the job say what keeps it from its next step, and end when its time is over: what the
-// API refuses for good would else be tried for ever, and nobody see why. While an eviction is open
-// its taint has to go first.
+// API refuses for good would else be tried for ever, and nobody see why. The error is in the log: it may name
+// what other tenants have. While an eviction is open its taint has to go first.
 func (p *pass) stuck(ctx context.Context, err error) error {
 	if end := (*ending)(nil); errors.As(err, &end) || errors.Is(err, errJobDeleted) {
 		return err
+	}
+	why := "a request to the Kubernetes API failed; see the controller's log"
+	if said := apierrors.APIStatus(nil); errors.As(err, &said) && said.Status().Details != nil {
+		of := said.Status().Details
+		why = fmt.Sprintf("the Kubernetes API answered %s for %s; see the controller's log", said.Status().Reason, schema.GroupResource{Group: of.Group, Resource: of.Kind})
 	}
 	if time.Now().After(p.deadline()) {
 		all, _, unread := p.readLedger(ctx)
 		mine := func(e ledgerEntry) bool { return e.open() && e.JobUID == p.job.UID }
 		if p.job.Spec.Mode != v1alpha1.ModeEvict || unread == nil && !slices.ContainsFunc(all, mine) {
-			return &ending{reason: ReasonDeadline, message: err.Error()}
+			return &ending{reason: ReasonDeadline, message: why}
 		}
 	}
-	p.progress(ReasonAPIError, err.Error())
+	p.progress(ReasonAPIError, why)
 	return errors.Join(err, p.save(ctx))
 }
 

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -84,15 +86,37 @@ func TestJobSaysWhatTheAPIRefuses(t *testing.T) {
 			_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "job"}})
 			return err
 		}
+		const said = "a request to the Kubernetes API failed; see the controller's log"
 		if err := step(); !errors.Is(err, errAPI) {
 			t.Errorf("got %v", err)
 		}
-		if c := condition(w.job("job"), v1alpha1.ConditionProgressing); c.Status != metav1.ConditionTrue || c.Reason != ReasonAPIError || c.Message != errAPI.Error() {
+		if c := condition(w.job("job"), v1alpha1.ConditionProgressing); c.Status != metav1.ConditionTrue || c.Reason != ReasonAPIError || c.Message != said {
 			t.Errorf("got %+v", c)
 		}
 		time.Sleep((defaultRetryDeadline + 1) * time.Second)
 		must(t, step())
-		if c := condition(w.job("job"), v1alpha1.ConditionFailed); c.Reason != ReasonDeadline || c.Message != errAPI.Error() {
+		if c := condition(w.job("job"), v1alpha1.ConditionFailed); c.Reason != ReasonDeadline || c.Message != said {
+			t.Errorf("got %+v", c)
+		}
+	})
+}
+
+// TestJobNamesNoObjectOfOthers where the API refuses one: its error does.
+func TestJobNamesNoObjectOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
+		w.reconciler.cfg.Reader = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+				if _, is := o.(*corev1.PersistentVolume); is {
+					return apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "of-another-tenant", errors.New("no"))
+				}
+				return c.Get(ctx, k, o)
+			},
+		})
+		if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "job"}}); err == nil {
+			t.Error("the log has nothing")
+		}
+		if c := condition(w.job("job"), v1alpha1.ConditionProgressing); c.Message != "the Kubernetes API answered Forbidden for persistentvolumes; see the controller's log" {
 			t.Errorf("got %+v", c)
 		}
 	})
