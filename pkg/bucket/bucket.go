@@ -10,13 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -130,15 +128,11 @@ func readDir(dir string) (b Bucket, err error) {
 
 // readFile reads a regular file: a FIFO would be waited for, for ever.
 func readFile(path string) ([]byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
 		return nil, cmp.Or(err, fmt.Errorf("%s is no regular file", path))
 	}
-	return io.ReadAll(file)
+	return os.ReadFile(path)
 }
 
 // fromBucketInfo reads
