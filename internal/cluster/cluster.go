@@ -82,7 +82,7 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		cfg: cfg, client: client, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
-		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
+		drivers: drivers{seen: map[string]driverPods{}}, driversChanged: make(chan struct{}, 1),
 		inputs: expiring.NewLRUExpireCache(maxCached),
 	}
 	c.reporter = newReporter(client, cfg.NodeName, c)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,7 @@ func config(t *testing.T) Config {
 }
 
 // clusterOf returns a cluster that does not run yet.
-func clusterOf(t *testing.T, api *kubetest.API) *Cluster {
+func clusterOf(t *testing.T, api http.RoundTripper) *Cluster {
 	t.Helper()
 	cfg := config(t)
 	cfg.Access = &rest.Config{Host: "http://api.example.com", Transport: api}
@@ -30,9 +31,22 @@ func clusterOf(t *testing.T, api *kubetest.API) *Cluster {
 	return c
 }
 
+// slowAPI is an API that takes its time: before each answer wait is called with the path of the request.
+type slowAPI struct {
+	*kubetest.API
+	wait func(path string)
+}
+
+func (s *slowAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.wait != nil {
+		s.wait(r.URL.Path)
+	}
+	return s.API.RoundTrip(r)
+}
+
 // following runs a cluster in a bubble until all is known that its informers bring,
 // and returns a function that ends it.
-func following(t *testing.T, api *kubetest.API) (c *Cluster, end func()) {
+func following(t *testing.T, api http.RoundTripper) (c *Cluster, end func()) {
 	t.Helper()
 	c = clusterOf(t, api)
 	end = kubetest.Run(t, c.Run)

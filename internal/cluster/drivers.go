@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -24,46 +24,42 @@ const (
 // drivers knows since when a CSI driver's own pod on this node is not ready: it may
 // be about to repair its volumes itself, and heals must not interfere with a rollout.
 type drivers struct {
-	// reading serializes reads of the pods: of two at once, the one that saw less
-	// must not be the last to record. It also guards the map.
-	reading *semaphore.Weighted
-	seen    map[string]driverPods
+	// mu serializes reads of the pods: of two at once, the one that saw less must not be
+	// the last to record. It also guards the map. The API is not asked while it is held.
+	mu   sync.Mutex
+	seen map[string]driverPods
 }
 
 // driverPods is since when a driver has no ready pod here (zero: it has one), and since when it
 // has one again (zero: it was not seen without).
 type driverPods struct{ notReady, back time.Time }
 
-func newDrivers() drivers {
-	return drivers{reading: semaphore.NewWeighted(1), seen: map[string]driverPods{}}
-}
-
 // driverAway returns why heals wait for a driver; nil: they do not, or no longer; and since when it
 // has a ready pod here again. It reads the pods of all DaemonSets itself: the last change may not
 // have been handled yet. The namespaces of that driver's pods are read from the API, those of other
 // drivers recalled.
 func (c *Cluster) driverAway(ctx context.Context, driver string) (back time.Time, err error) {
-	if err := c.drivers.reading.Acquire(ctx, 1); err != nil {
-		return back, unknown(err)
-	}
-	defer c.drivers.reading.Release(1)
 	s := c.currentSettings()
+	type key struct{ namespace, driver string }
+	known := map[key]bool{}
 	var failed error
-	asked := map[string]bool{} // by namespace, for that driver
-	counts := func(namespace, of string) bool {
-		if of != driver {
-			is, _ := c.hasDrivers(ctx, s, namespace, false)
-			return is
-		}
-		if _, known := asked[namespace]; !known {
-			is, err := c.hasDrivers(ctx, s, namespace, true)
-			asked[namespace], failed = is, cmp.Or(failed, err)
-		}
-		return asked[namespace]
+	for _, pod := range c.podsBy(byDaemonSet, "") {
+		c.driversOf(pod, s.daemonSets, func(namespace, of string) bool {
+			if _, asked := known[key{namespace, of}]; !asked {
+				is, err := c.hasDrivers(ctx, s, namespace, of == driver)
+				if known[key{namespace, of}] = is; of == driver {
+					failed = cmp.Or(failed, err)
+				}
+			}
+			return false
+		})
 	}
+	c.drivers.mu.Lock()
+	defer c.drivers.mu.Unlock()
 	now := map[string]bool{}
 	for _, pod := range c.podsBy(byDaemonSet, "") {
-		for _, name := range c.driversOf(pod, s.daemonSets, counts) {
+		// A pod that came meanwhile, to another namespace, is handled next (podChanged).
+		for _, name := range c.driversOf(pod, s.daemonSets, func(namespace, of string) bool { return known[key{namespace, of}] }) {
 			now[name] = now[name] || isReady(pod)
 		}
 	}

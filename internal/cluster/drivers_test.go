@@ -30,6 +30,11 @@ func aDaemon(spec corev1.PodSpec) *corev1.Pod {
 	return p
 }
 
+// driverNamespace is that of aDaemon, which no tenant can create pods in.
+func driverNamespace() *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage", Labels: map[string]string{enforceLabel: enforcePrivileged}}}
+}
+
 func hostPaths(paths ...string) (s corev1.PodSpec) {
 	for _, p := range paths {
 		s.Volumes = append(s.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: p}}})
@@ -79,7 +84,7 @@ func TestDriversOf(t *testing.T) {
 
 // TestDriverIsAway follows one driver's pods through a rollout.
 func TestDriverIsAway(t *testing.T) {
-	d := newDrivers()
+	d := drivers{seen: map[string]driverPods{}}
 	start := time.Now()
 	is := func(away bool, grace time.Duration) {
 		t.Helper()
@@ -184,7 +189,7 @@ func TestDriverOfAnUnknownNamespace(t *testing.T) {
 
 // A driver without pods here is forgotten, and one that is ready is not.
 func TestDriversAreForgotten(t *testing.T) {
-	d := newDrivers()
+	d := drivers{seen: map[string]driverPods{}}
 	start := time.Now()
 	for i := range 1000 {
 		d.record(map[string]bool{kubetest.DriverName: true, fmt.Sprint("gone", i): i%2 == 0}, start.Add(time.Duration(i)*time.Second))

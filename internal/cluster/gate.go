@@ -71,15 +71,25 @@ func (c *Cluster) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) 
 
 // Write implements healer.Gate.
 func (c *Cluster) Write(ctx context.Context, of healer.Case, p healer.MountPoint, onDisk bool) error {
-	w, err := c.ask(ctx, nameAt(of, p), p.PodUID, true)
+	ask := func() (*view, error) {
+		w, err := c.ask(ctx, nameAt(of, p), p.PodUID, true)
+		if err != nil {
+			return w, err
+		}
+		return w, c.mode(w).require(modeHeal) // of all pods: they share what is written to
+	}
+	w, err := ask()
+	if err != nil || !onDisk {
+		return cmp.Or(err, w.unavailable)
+	}
+	unattached, err := w.attached(ctx)
 	if err != nil {
 		return err
 	}
-	// The modes of all pods count: they share what is written to.
-	if err := c.mode(w).require(modeHeal); err != nil || !onDisk {
-		return cmp.Or(err, w.unavailable)
+	if w, err = ask(); err != nil { // again: the lists took long
+		return err
 	}
-	return w.mayWrite(ctx)
+	return w.mayWrite(unattached)
 }
 
 // reasonsFor returns the conditions that a step is meant to heal. What an interrupted
@@ -112,6 +122,27 @@ type permit struct {
 
 // ask asks the API, and returns why the step is not allowed, or the mount point not wanted.
 func (p *permit) ask(ctx context.Context) error {
+	w, err := p.allowed(ctx)
+	if err != nil || !p.step.Writes {
+		return err
+	}
+	unattached, err := w.attached(ctx)
+	if err == nil {
+		if w, err = p.allowed(ctx); err != nil { // again: the lists took long
+			return err
+		}
+		err = w.mayWrite(unattached)
+	}
+	if w.unavailable != nil {
+		return healer.RefusedBy(healer.RuleAPI, err)
+	}
+	return healer.RefusedBy(healer.RuleWrite, err)
+}
+
+// allowed asks the API all but what a step that writes to a device needs besides.
+func (p *permit) allowed(ctx context.Context) (*view, error) {
+	// First: it may take as long as the rest, of which the API's word is to be the newer one.
+	back, away := p.cluster.driverAway(ctx, p.name.driver)
 	// A container that runs shows nothing of other pods, for which the volume is staged as well.
 	held := p.step.Cost != healer.Restage && p.holder != nil && p.holder.Alive() == nil
 	var here []facts.Container
@@ -120,47 +151,38 @@ func (p *permit) ask(ctx context.Context) error {
 	}
 	w, err := p.cluster.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
 	if err != nil {
-		return healer.RefusedBy(healer.RuleAPI, err)
+		return nil, healer.RefusedBy(healer.RuleAPI, err)
 	}
 	w.here = here
 	if err := p.cluster.mode(w).require(modeHeal); err != nil {
-		return healer.RefusedBy(healer.RuleMode, err)
+		return nil, healer.RefusedBy(healer.RuleMode, err)
 	}
 	if err := w.draining(); err != nil {
-		return healer.RefusedBy(healer.RuleDrain, err)
+		return nil, healer.RefusedBy(healer.RuleDrain, err)
 	}
-	back, err := p.cluster.driverAway(ctx, p.name.driver)
-	if err != nil {
-		return healer.RefusedBy(healer.RuleDriverGrace, err)
+	if away != nil {
+		return nil, healer.RefusedBy(healer.RuleDriverGrace, away)
 	}
 	for _, reason := range p.reasons {
 		if err := p.left(w.settings, reason, back); err != nil {
-			return healer.RefusedBy(healer.RuleSelfRepair, err)
-		}
-	}
-	writes, wants := healer.RuleWrite, healer.RuleWanted
-	if w.unavailable != nil {
-		writes, wants = healer.RuleAPI, healer.RuleAPI
-	}
-	if p.step.Writes {
-		if err := w.mayWrite(ctx); err != nil {
-			return healer.RefusedBy(writes, err)
+			return nil, healer.RefusedBy(healer.RuleSelfRepair, err)
 		}
 	}
 	if held && p.holder.Alive() != nil { // nobody looked at what else runs
-		return healer.RefusedBy(healer.RuleAPI, errors.New("the container that had the volume mounted ended while the API was asked"))
+		return nil, healer.RefusedBy(healer.RuleAPI, errors.New("the container that had the volume mounted ended while the API was asked"))
 	}
 	err = p.wanted(w, held)
-	if errors.Is(err, errMayHaveEnded) {
+	wants := healer.RuleWanted
+	if w.unavailable != nil || errors.Is(err, errMayHaveEnded) {
 		wants = healer.RuleAPI // its word may be late, and denies nothing
 	}
 	switch {
 	case err != nil && p.holderErr != nil:
-		return healer.RefusedBy(wants, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", err, p.holderErr))
+		return nil, healer.RefusedBy(wants, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", err, p.holderErr))
 	case err != nil:
-		return healer.RefusedBy(wants, fmt.Errorf("no running container of this pod is seen to have the volume mounted, and %w", err))
+		return nil, healer.RefusedBy(wants, fmt.Errorf("no running container of this pod is seen to have the volume mounted, and %w", err))
 	}
-	return nil
+	return w, nil
 }
 
 // wanted goes by a running container that has the volume, else by the pod, and for a

@@ -200,6 +200,91 @@ func TestStep(t *testing.T) {
 	}
 }
 
+// TestChangeWhileTheAPIIsAsked: some of what is asked takes long, and all that may change meanwhile is
+// asked after that.
+func TestChangeWhileTheAPIIsAsked(t *testing.T) {
+	off := func(d *disk) { says(d.claim, "off"); d.api.Put(d.claim) }
+	goes := func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod) }
+	denied := func(d *disk) { d.settings(clustersettings.WriteWithoutAttachment, "[]") }
+	for name, tc := range map[string]struct {
+		slow    string // the request that takes long
+		change  func(*disk)
+		attach  bool   // the driver does
+		step    string // why it is refused
+		written string // why a tried write is
+	}{
+		"the namespace, and the pod goes":             {slow: "/namespaces/storage", change: goes, attach: true, step: "is terminating"},
+		"the namespace, and the claim says off":       {slow: "/namespaces/storage", change: off, attach: true, step: "mode off"},
+		"volumes, and the pod goes":                   {slow: "/persistentvolumes", change: goes, attach: true, step: "is terminating"},
+		"volumes, and the claim says off":             {slow: "/persistentvolumes", change: off, attach: true, step: "mode off", written: "mode off"},
+		"attachments, and the claim says off":         {slow: "/volumeattachments", change: off, attach: true, step: "mode off", written: "mode off"},
+		"attachments, and the node is out of service": {slow: "/volumeattachments", change: (*disk).outOfService, attach: true, step: "out-of-service", written: "out-of-service"},
+		"volumes, and the driver is not allowed":      {slow: "/persistentvolumes", change: denied, step: "attaches no volumes", written: "attaches no volumes"},
+	} {
+		for _, isStep := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, a step: %v", name, isStep), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					api := &slowAPI{API: kubetest.NewAPI()}
+					disk := newDisk(api.API)
+					disk.driver(tc.attach)
+					disk.settings(clustersettings.WriteWithoutAttachment, "["+kubetest.DriverName+"]")
+					api.Put(driverNamespace(), aDaemon(hostPaths(kubeletRoot+"/plugins/"+kubetest.DriverName)))
+					c, end := following(t, api)
+					defer end()
+					synctest.Wait()
+					node := &thisHost{t: t}
+					d, step := node.at(podMountPoint, true)
+					ask, want := func() error { return c.with(node).Write(t.Context(), d.Case, step.MountPoint, true) }, tc.written
+					if isStep {
+						ask, want = func() error { _, err := c.with(node).Enter(t.Context(), d, step); return err }, tc.step
+					}
+					expect(t, "before", ask(), "")
+					api.Set(func(a *kubetest.API) { a.Stalled = true })
+					change := sync.OnceFunc(func() { tc.change(disk) })
+					api.wait = func(path string) {
+						if strings.HasSuffix(path, tc.slow) {
+							change()
+							time.Sleep(requestTimeout / 2)
+						}
+					}
+					expect(t, "then", ask(), want)
+				})
+			})
+		}
+	}
+}
+
+// TestStepsDoNotWaitForEachOther, although each asks for the namespace of the driver's pod.
+func TestStepsDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &slowAPI{API: kubetest.NewAPI()}
+		newDisk(api.API)
+		api.Put(driverNamespace(), aDaemon(hostPaths(kubeletRoot+"/plugins/"+kubetest.DriverName)))
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t, runs: os.Getpid()}
+		d, step := node.at(podMountPoint, false)
+		gate := c.with(node)
+		api.wait = func(path string) {
+			if strings.HasSuffix(path, "/namespaces/storage") {
+				time.Sleep(time.Second)
+			}
+		}
+		var all sync.WaitGroup
+		began := time.Now()
+		for range maxParallelReads {
+			all.Go(func() {
+				_, err := gate.Enter(t.Context(), d, step)
+				expect(t, "a step", err, "")
+			})
+		}
+		all.Wait()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("%d steps waited for %s", maxParallelReads, took)
+		}
+	})
+}
+
 func expect(t *testing.T, when string, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

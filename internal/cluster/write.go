@@ -13,40 +13,48 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
 )
 
-// mayWrite returns why this node must not write to a volume's device; nil: it may.
-// All of it is asked of the API now: a watch may be the last to hear that the volume
-// was detached, or attached to another node.
-func (w *view) mayWrite(ctx context.Context) error {
-	name := w.volume
+// mayWrite returns why this node must not write to a volume's device; nil: it may. The view is of
+// after attached, which returned a driver that attaches no volumes, or none.
+func (w *view) mayWrite(unattached string) error {
 	if w.unavailable != nil {
 		return fmt.Errorf("cannot ask whether this node may still write: %w", w.unavailable)
 	}
 	if err := w.draining(); err != nil {
 		return err
 	}
+	if unattached == "" || slices.Contains(w.settings.writeWithoutAttachment, unattached) {
+		return nil
+	}
+	return fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
+		unattached, clustersettings.WriteWithoutAttachment, w.c.configMapName())
+}
+
+// attached returns an error unless the volume is attached to this node alone, or its driver, which it
+// returns then, attaches no volumes. All of it is asked of the API now: a watch may be the last to
+// hear that the volume was detached, or attached to another node. The lists may take longer than
+// all else that is asked before a step, which has to be asked again after them.
+func (w *view) attached(ctx context.Context) (unattached string, err error) {
+	name := w.volume
 	sameHandle, err := matches(ctx, w.c, volumeKind, name.matches)
 	if err != nil {
-		return fmt.Errorf("cannot ask which volumes have this handle: %w", err)
+		return "", fmt.Errorf("cannot ask which volumes have this handle: %w", err)
 	}
 	own := slices.DeleteFunc(slices.Clone(sameHandle), func(pv *corev1.PersistentVolume) bool {
 		return name.directory != "" && pv.Name != name.directory
 	})
 	if len(own) != 1 { // without one nothing is proven; of several it is not known which
-		return fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(own), name.driver)
+		return "", fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(own), name.driver)
 	}
 	driver := own[0].Spec.CSI.Driver
 	object, err := get(ctx, w.c.reader, driverKind, "", driver)
 	switch {
 	case err != nil:
-		return fmt.Errorf("cannot ask whether driver %s attaches volumes: %w", driver, err)
+		return "", fmt.Errorf("cannot ask whether driver %s attaches volumes: %w", driver, err)
 	case object == nil, object.Spec.AttachRequired == nil, *object.Spec.AttachRequired:
 		// Kubernetes takes a driver without that object for one that attaches.
-		return w.attachedHere(ctx, own[0], sameHandle)
-	case slices.Contains(w.settings.writeWithoutAttachment, driver):
-		return nil
+		return "", w.attachedHere(ctx, own[0], sameHandle)
 	}
-	return fmt.Errorf("driver %s attaches no volumes (attachRequired: false), so nothing proves that no other node has this one; %s in %s allows it",
-		driver, clustersettings.WriteWithoutAttachment, w.c.configMapName())
+	return driver, nil
 }
 
 // attachedHere returns an error unless the volume is attached to this node, and when another node

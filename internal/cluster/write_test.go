@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -79,7 +80,8 @@ func (c *Cluster) mayWriteNow(t *testing.T, name volumeName) error {
 	if err != nil {
 		return err
 	}
-	return w.mayWrite(t.Context())
+	unattached, err := w.attached(t.Context())
+	return cmp.Or(err, w.mayWrite(unattached))
 }
 
 // errNoRule is an answer of RBAC.
