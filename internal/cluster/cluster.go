@@ -105,7 +105,7 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	// New settings are taken over now: they may be deleted again before they are needed.
 	newSettings := func(o any) {
-		c.settings.update(o.(*corev1.ConfigMap))
+		c.settings.update(o.(*corev1.ConfigMap), false)
 		c.wake()
 	}
 	settingsChanges := cache.ResourceEventHandlerFuncs{

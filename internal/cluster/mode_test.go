@@ -303,6 +303,41 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 	}
 }
 
+// TestSettingsAfterARestore: when etcd is restored from a backup, objects get resourceVersions again that are lower
+// than the last ones, and a watch may bring nothing until they are as high.
+func TestSettingsAfterARestore(t *testing.T) {
+	for name, stalled := range map[string]bool{"the informer follows": false, "the informer is stalled": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				disk := newDisk(api)
+				api.Set(func(a *kubetest.API) { a.Version = 1000 })
+				disk.settings(clustersettings.Mode, "heal")
+				c, end := following(t, api)
+				defer end()
+				node := &thisHost{t: t, runs: os.Getpid()}
+				d, step := node.at(podMountPoint, false)
+				p, err := c.with(node).Enter(t.Context(), d, step)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Leave(nil)
+				api.Set(func(a *kubetest.API) { a.Version, a.Stalled = 500, stalled })
+				disk.settings(clustersettings.Mode, "off")
+				synctest.Wait()
+				expect(t, "a step", p.Revalidate(t.Context()), "mode off")
+				_, err = c.with(node).Inspect(t.Context(), d.Case.Volume)
+				if !stalled {
+					expect(t, "a check", err, "mode off")
+				}
+				disk.settings(clustersettings.Mode, "heal")
+				synctest.Wait()
+				expect(t, "another step", p.Revalidate(t.Context()), "")
+			})
+		})
+	}
+}
+
 // TestModeOfThePodThatTheInformerMissed: the mode is read with the pod.
 func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -144,12 +144,13 @@ type settingsStore struct {
 // currentSettings returns the latest settings.
 func (c *Cluster) currentSettings() settings {
 	now, _, _ := last(c.reader, configMapKind, c.cfg.Namespace, c.cfg.ConfigMap)
-	return c.settings.update(now)
+	return c.settings.update(now, false)
 }
 
 // update returns the settings after taking over those of m, unless later ones are
-// known, or m is nil.
-func (s *settingsStore) update(m *corev1.ConfigMap) settings {
+// known, or m is nil. What the API answers now counts whatever is known: its
+// resourceVersion goes back when etcd is restored.
+func (s *settingsStore) update(m *corev1.ConfigMap, now bool) settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m == nil || m == s.parsed {
@@ -157,17 +158,17 @@ func (s *settingsStore) update(m *corev1.ConfigMap) settings {
 	}
 	if s.parsed != nil {
 		order, err := resourceversion.CompareResourceVersion(m.ResourceVersion, s.parsed.ResourceVersion)
-		if err == nil && order <= 0 {
+		if err == nil && (order == 0 || order < 0 && !now) {
 			return s.settings
 		}
 	}
-	now := parseSettings(m.Data)
-	if now.err != nil {
-		klog.ErrorS(now.err, "Bad settings: nothing is healed until they are right", "configMap", m.Namespace+"/"+m.Name)
+	parsed := parseSettings(m.Data)
+	if parsed.err != nil {
+		klog.ErrorS(parsed.err, "Bad settings: nothing is healed until they are right", "configMap", m.Namespace+"/"+m.Name)
 	}
-	if s.settings.mode != now.mode {
-		klog.InfoS("The mode of the cluster changed", "mode", now.mode.String())
+	if s.settings.mode != parsed.mode {
+		klog.InfoS("The mode of the cluster changed", "mode", parsed.mode.String())
 	}
-	s.parsed, s.settings = m, now
-	return now
+	s.parsed, s.settings = m, parsed
+	return parsed
 }

@@ -60,7 +60,8 @@ func read[T apiObject](ctx context.Context, w *view, k kind[T], namespace, name 
 // volume, and not only the mount point's own.
 func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	var wg sync.WaitGroup
-	wg.Go(func() { w.c.settings.update(read(ctx, w, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap)) })
+	var configMap *corev1.ConfigMap
+	wg.Go(func() { configMap = read(ctx, w, configMapKind, w.c.cfg.Namespace, w.c.cfg.ConfigMap) })
 	wg.Go(func() { w.node = read(ctx, w, nodeKind, "", w.c.cfg.NodeName) })
 	w.note(nil, w.c.pods.listed())
 	var own []*corev1.Pod
@@ -79,7 +80,9 @@ func (w *view) fill(ctx context.Context, podUID string, allPods bool) *view {
 	w.pods = w.current(ctx, others...)
 	wg.Wait()
 	w.pods = append(w.pods, own...)
+	said := w.c.settings.update(configMap, w.live && w.unavailable == nil)
 	w.settings = w.c.currentSettings() // at the end: they may have changed while the rest was read
+	w.settings.mode = min(w.settings.mode, said.mode)
 	return w
 }
 
