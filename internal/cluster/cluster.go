@@ -101,7 +101,12 @@ func New(cfg Config) (*Cluster, error) {
 			c.podChanged(o)
 		},
 		UpdateFunc: func(_, o any) { c.podChanged(o) },
-		DeleteFunc: c.podChanged,
+		DeleteFunc: func(o any) {
+			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+				c.reader.forget(podKind.Resource, name)
+			}
+			c.podChanged(o)
+		},
 	}
 	// New settings are taken over now: they may be deleted again before they are needed.
 	newSettings := func(o any) {

@@ -110,11 +110,11 @@ func stripVolume(v *corev1.PersistentVolume) {
 }
 
 // Limits of what is kept of one pod, which its creator may fill with megabytes:
-// more volumes than kubelet mounts for one pod, and longer paths than a socket
-// has (unix(7)). Volumes beyond them count as not wanted, and such a pod as no
-// driver's.
+// as many volumes as drivers attach to one node, and longer paths than a socket has
+// (unix(7)). Volumes beyond them count as not wanted: only a running container that
+// has one mounted gets it healed. Such a pod counts as no driver's.
 const (
-	maxPodVolumes = 512
+	maxPodVolumes = 128
 	maxPluginPath = 256
 )
 

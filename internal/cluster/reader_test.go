@@ -67,3 +67,28 @@ func TestLateAnswer(t *testing.T) {
 		t.Error("the older answer counts")
 	}
 }
+
+// TestPodsThatWentAreForgotten: pods come and go for as long as the server runs.
+func TestPodsThatWentAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		d, step := (&thisHost{t: t}).at(stagedMountPoint, false)
+		before := 0
+		for round := range 3 {
+			pod := kubetest.Pod(fmt.Sprint("pod-", round), disk.claim)
+			api.Put(pod)
+			synctest.Wait()
+			_, err := c.Enter(t.Context(), d, step)
+			expect(t, "a step", err, "")
+			api.Remove(pod)
+			synctest.Wait()
+			if known := len(c.reader.objects); round > 0 && known != before {
+				t.Errorf("%d objects are kept, and %d before", known, before)
+			}
+			before = len(c.reader.objects)
+		}
+	})
+}
