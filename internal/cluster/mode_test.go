@@ -165,6 +165,9 @@ func TestModeOfAVolumeTakenForAnother(t *testing.T) {
 	inline := kubetest.Pod("inline", claim)
 	inline.Spec.Volumes = []corev1.Volume{{Name: "pv-1", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: kubetest.DriverName}}}}
 
+	both := kubetest.Pod("both", claim)
+	both.Spec.Volumes = append(both.Spec.Volumes, corev1.Volume{Name: "pv-1", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "any"}}})
+
 	for name, tc := range map[string]modeCase{
 		"a handle that two drivers share": {
 			objects: []kubetest.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
@@ -189,6 +192,14 @@ func TestModeOfAVolumeTakenForAnother(t *testing.T) {
 		"an inline volume named like another's": {
 			objects: []kubetest.Object{says(kubetest.Node(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
 			of:      volumeName{driver: kubetest.DriverName, handle: "csi-1", directory: "pv-2"}, pod: inline.UID, want: modeOff,
+		},
+		"an inline volume beside it that has its name": {
+			objects: []kubetest.Object{says(pv.DeepCopy(), "off"), claim, both},
+			of:      publishedVolume, pod: both.UID, want: modeOff,
+		},
+		"before it is known whose it is": {
+			objects: []kubetest.Object{says(pv.DeepCopy(), "off"), claim, both},
+			of:      volumeName{handle: kubetest.Handle, directory: "pv-1"}, pod: both.UID, want: modeOff,
 		},
 	} {
 		t.Run(name, func(t *testing.T) { tc.run(t, claim, theirClaim) })

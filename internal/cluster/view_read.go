@@ -112,15 +112,14 @@ func inParallel(n int, do func(i int)) {
 func (w *view) readVolumes(ctx context.Context, pod *corev1.Pod) (all []boundVolume) {
 	name := w.volume
 	names := []string{name.directory}
-	switch {
-	case name.directory == "":
+	if name.directory == "" {
 		names = w.search(ctx)
-	case pod != nil && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.CSI != nil && v.Name == name.directory }):
-		return nil // the directory is named after the pod's inline volume
 	}
+	// The pod may have an inline volume that the directory is named after, or that only has this name.
+	inline := pod != nil && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.CSI != nil && v.Name == name.directory })
 	for _, n := range names {
 		pv := read(ctx, w, volumeKind, "", n)
-		if pv == nil || name.directory == "" && !name.matches(pv) {
+		if pv == nil || (name.directory == "" || inline) && !name.matches(pv) {
 			continue
 		}
 		b := boundVolume{pv: pv, matches: name.matches(pv)}
