@@ -67,7 +67,7 @@ func (c *client) pages(ctx context.Context, what request, selector fields.Select
 // matches: the API can select neither volumes nor attachments by handle.
 func matches[T apiObject](ctx context.Context, c *Cluster, k kind[T], match func(T) bool) (found []T, err error) {
 	what := request{Verb: "list", GroupResource: k.GroupResource}
-	err = c.reader.send(ctx, c.reader.lists, func() (err error) {
+	err = c.reader.send(ctx, what, c.reader.lists, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()
 		_, err = c.client.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {

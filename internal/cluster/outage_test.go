@@ -174,3 +174,37 @@ func TestOutageOfUnwatchedSettings(t *testing.T) {
 		expect(t, "a step", err, "what the cluster wants is not known")
 	})
 }
+
+// TestFaultOfOneObject: what the API cannot read of one object, or not in time, keeps nobody from asking for others.
+func TestFaultOfOneObject(t *testing.T) {
+	internal := apierrors.NewInternalError(errors.New("unable to transform key"))
+	for name, tc := range map[string]struct {
+		secret bool
+		fault  error
+		want   string // why a step is refused then
+	}{
+		"a Secret that cannot be decrypted": {secret: true, fault: internal},
+		"a Secret whose key never comes":    {secret: true, fault: kubetest.ErrNoAnswer},
+		"another object":                    {fault: internal},
+		"another one that never comes":      {fault: kubetest.ErrNoAnswer, want: "does not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				newDisk(api)
+				c, end := following(t, api)
+				defer end()
+				api.Break(tc.fault)
+				read := func() error { _, err := whole(t.Context(), c.reader, classKind, "", "fast"); return err }
+				if tc.secret {
+					read = func() error { _, err := whole(t.Context(), c.reader, secretKind, "shop", "one"); return err }
+				}
+				expect(t, "the object", read(), "does not answer")
+				api.Break(nil)
+				d, step := (&thisHost{t: t}).at(podMountPoint, false)
+				_, err := c.Enter(t.Context(), d, step)
+				expect(t, "a step", err, tc.want)
+			})
+		})
+	}
+}

@@ -105,11 +105,13 @@ func whole[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, na
 		limit = r.podGets
 	}
 	o, what := k.empty(), request{Verb: "get", GroupResource: k.GroupResource, Namespace: namespace, Name: name}
-	return o, r.send(ctx, limit, func() error { return r.client.do(ctx, what, r.client.core.Get(), o) })
+	return o, r.send(ctx, what, limit, func() error { return r.client.do(ctx, what, r.client.core.Get(), o) })
 }
 
-// send sends a request within a limit, unless the API did not answer a moment ago.
-func (r *reader) send(ctx context.Context, limit *semaphore.Weighted, send func() error) error {
+// send sends a request within a limit, unless the API did not answer a moment ago. What may be wrong
+// with one object alone says nothing of others: 500 (InternalError), as for one that cannot be
+// decrypted, and any error for a Secret, for which the API may wait for a key service.
+func (r *reader) send(ctx context.Context, what request, limit *semaphore.Weighted, send func() error) error {
 	if err := limit.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -126,11 +128,15 @@ func (r *reader) send(ctx context.Context, limit *semaphore.Weighted, send func(
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.retryAt = (time.Time{}); !isUnavailable(err) {
+	if !isUnavailable(err) {
+		r.retryAt = time.Time{}
 		return err
 	}
-	r.unavailable, r.retryAt = fmt.Errorf("the Kubernetes API does not answer: %w", err), time.Now().Add(unavailableTime)
-	return r.unavailable
+	err = fmt.Errorf("the Kubernetes API does not answer: %w", err)
+	if isOutage(err) && what.GroupResource != secretKind.GroupResource {
+		r.unavailable, r.retryAt = err, time.Now().Add(unavailableTime)
+	}
+	return err
 }
 
 // isUnavailable returns whether an error says that the API cannot be reached or

@@ -25,14 +25,14 @@ func TestShortCallSaysNothingOfTheAPI(t *testing.T) {
 		var all sync.WaitGroup
 		for range 2 { // one of them waits for its turn
 			all.Go(func() {
-				err := r.send(ctx, limit, func() error { <-ctx.Done(); return errNoAPI })
+				err := r.send(ctx, request{}, limit, func() error { <-ctx.Done(); return errNoAPI })
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
 			})
 		}
 		all.Wait()
-		if err := r.send(t.Context(), limit, func() error { return nil }); err != nil {
+		if err := r.send(t.Context(), request{}, limit, func() error { return nil }); err != nil {
 			t.Errorf("the next caller: %v", err)
 		}
 	})
