@@ -77,7 +77,7 @@ var limits = []struct{ what, limit string }{
 		limit: "{internal/cluster.podsPerPage} pods, {internal/cluster.volumesPerPage} volumes or attachments; " +
 			"after one of more than {internal/cluster.maxPageBytes} one object, then twice as many each time",
 	},
-	{what: "the API: remembered", limit: "claims, volumes and classes for {internal/cluster.cacheTTL}; {internal/cluster.maxPodVolumes} volumes of a pod"},
+	{what: "the API: remembered", limit: "claims, volumes and classes for {internal/cluster.cacheTTL}; {internal/cluster.maxPodVolumes} volumes of a pod, {internal/cluster.maxSearched} claims of a namespace"},
 	{what: "the API: reports", limit: "{internal/cluster.requestQPS} requests a second, {internal/cluster.requestBurst} at once; {internal/cluster.maxPending} events wait"},
 	{
 		what: "controller",

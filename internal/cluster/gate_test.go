@@ -603,6 +603,56 @@ func TestIdleNodeSendsFewRequests(t *testing.T) {
 	})
 }
 
+// TestPodsWithManyClaims: the claims that a tenant's pods list, and that do not exist, cost few requests. Those that are
+// not read may be of the volume: a step finds it in the list of all, and no volume passes for one that no pod wants.
+func TestPodsWithManyClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		pv, claim := kubetest.Volume("twin") // with the same handle
+		claim.Name, claim.Namespace = "zzz", "tenant"
+		pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.Namespace = "zzz", "tenant"
+		twin := kubetest.Pod("app-of-twin", claim)
+		api.Put(pv, claim, says(twin, "off"))
+		for i := range 20 {
+			pod := kubetest.Pod(fmt.Sprint("many", i), claim)
+			for j := range maxPodVolumes - 1 {
+				pod.Spec.Volumes = append(pod.Spec.Volumes, kubetest.Pod("", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("none-%d-%d", i, j)}}).Spec.Volumes...)
+			}
+			pod.Spec.Volumes = pod.Spec.Volumes[1:]
+			api.Put(pod)
+		}
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		gate := c.with(node)
+		asked := func() int { return api.Count("get persistentvolumeclaims") }
+		for range 2 {
+			_, err := gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: stagedMountPoint})
+			expect(t, "a check", err, "")
+		}
+		if n := asked(); n > maxSearched+1 {
+			t.Errorf("two checks read %d claims", n)
+		}
+		d, step := node.at(stagedMountPoint, false)
+		_, err := gate.Enter(t.Context(), d, step)
+		expect(t, "a step", err, "mode off by a Pod of another namespace")
+		twin.Annotations = nil
+		api.Put(twin)
+		_, err = gate.Enter(t.Context(), d, step)
+		expect(t, "another step", err, "")
+		if n := asked(); n > 2*maxSearched {
+			t.Errorf("two checks and two steps read %d claims", n)
+		}
+
+		d.Case.Volume.ID = "unknown"
+		elsewhere := d.Case.MountPoints[0]
+		elsewhere.PodUID = string(disk.pod.UID)
+		_, err = gate.Wants(t.Context(), d.Case, elsewhere)
+		expect(t, "whether a pod wants a volume that is not found", err, "more than 256 claims")
+	})
+}
+
 // TestWants: the API has to confirm what the informers say.
 func TestWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -136,13 +137,27 @@ func (w *view) readVolumes(ctx context.Context, pod *corev1.Pod) (all []boundVol
 	return all
 }
 
+// maxSearched bounds the claims of one namespace that a search reads: its pods may list any number that
+// do not exist, each of which costs a request, again and again.
+const maxSearched = 256
+
 // search returns the names of the volumes with a handle among those that the pods
 // of this node use and those that were read before. Before a step, a handle that
 // is not found there is looked for in the list of all volumes: the API cannot
-// select by handle.
+// select by handle. So it is where a namespace has more claims than are read: one of them may
+// be of another volume with that handle. An inspection goes by what was read.
 func (w *view) search(ctx context.Context) []string {
 	recalled := &view{c: w.c} // the volume that a claim is bound to does not change
-	claims := w.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
+	all := w.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
+	slices.Sort(all) // so that each search reads the same ones, which are cached
+	var claims []string
+	ofNamespace := map[string]int{}
+	for _, claim := range all {
+		namespace, _, _ := strings.Cut(claim, "/")
+		if ofNamespace[namespace]++; ofNamespace[namespace] <= maxSearched {
+			claims = append(claims, claim)
+		}
+	}
 	inParallel(len(claims), func(i int) {
 		namespace, name, _ := strings.Cut(claims[i], "/")
 		if claim := read(ctx, recalled, claimKind, namespace, name); claim != nil {
@@ -150,16 +165,19 @@ func (w *view) search(ctx context.Context) []string {
 		}
 	})
 	w.note(nil, recalled.unknown)
-	names := w.c.reader.volumesWith(w.volume.handle)
-	if !w.live {
-		return names
-	}
-	if len(names) == 0 && recalled.unknown == nil {
+	names, cut := w.c.reader.volumesWith(w.volume.handle), len(claims) < len(all)
+	switch {
+	case len(names) > 0 && !cut, recalled.unknown != nil:
+	case w.live:
 		found, err := matches(ctx, w.c, volumeKind, w.volume.matches)
 		w.note(nil, err)
 		for _, pv := range found {
 			names = append(names, pv.Name)
 		}
+		slices.Sort(names)
+		names = slices.Compact(names)
+	case cut && len(names) == 0:
+		w.note(nil, fmt.Errorf("the pods of a namespace here list more than %d claims, and the others were not read", maxSearched))
 	}
 	return names
 }
