@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/internal/wanted"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -67,6 +68,8 @@ type Cluster struct {
 	// driversChanged holds one value after a DaemonSet's pod or the settings changed.
 	driversChanged chan struct{}
 	reporter       *reporter
+	// gone has, by UID, the pods with hostPID that have ended here or were deleted.
+	gone *lru.Cache
 	// inputs has, by volumeKey, what was last read for drivers that are to stage a volume anew.
 	inputs *expiring.LRUExpireCache
 }
@@ -83,7 +86,7 @@ func New(cfg Config) (*Cluster, error) {
 	c := &Cluster{
 		cfg: cfg, client: client, synced: make(chan struct{}), settings: settingsStore{settings: defaultSettings()},
 		drivers: drivers{seen: map[string]driverPods{}}, driversChanged: make(chan struct{}, 1),
-		inputs: expiring.NewLRUExpireCache(maxCached),
+		gone: lru.New(maxCached), inputs: expiring.NewLRUExpireCache(maxCached),
 	}
 	c.reporter = newReporter(client, cfg.NodeName, c)
 	c.reporter.silent = cfg.Silent
@@ -102,8 +105,14 @@ func New(cfg Config) (*Cluster, error) {
 		},
 		UpdateFunc: func(_, o any) { c.podChanged(o) },
 		DeleteFunc: func(o any) {
-			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
-				c.reader.forget(podKind.Resource, name)
+			if missed, is := o.(cache.DeletedFinalStateUnknown); is { // by the watch
+				o = missed.Obj
+			}
+			if p, is := o.(*corev1.Pod); is {
+				c.reader.forget(podKind.Resource, p.Namespace+"/"+p.Name)
+				if p.Spec.HostPID {
+					c.gone.Add(string(p.UID), nil)
+				}
 			}
 			c.podChanged(o)
 		},
@@ -128,8 +137,7 @@ func New(cfg Config) (*Cluster, error) {
 	return c, errors.Join(errs[:]...)
 }
 
-// podChanged has the drivers' pods read again if the pod may be a driver's. A pod whose
-// deletion was missed by the watch comes as a cache.DeletedFinalStateUnknown.
+// podChanged has the drivers' pods read again if the pod may be a driver's.
 func (c *Cluster) podChanged(o any) {
 	if p, is := o.(*corev1.Pod); !is || ownedByDaemonSet(p) {
 		c.wake()

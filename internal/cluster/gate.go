@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/internal/wanted"
@@ -61,6 +62,11 @@ func (c *Cluster) Wants(ctx context.Context, of healer.Case, p healer.MountPoint
 func (c *Cluster) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
 	p := &permit{cluster: c, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
+	if p.pods = []string{s.MountPoint.PodUID}; s.MountPoint.Role == healer.RoleStaging {
+		for _, of := range d.Case.MountPoints {
+			p.pods = append(p.pods, of.PodUID)
+		}
+	}
 	p.holder, p.holderErr = wanted.HolderFor(ctx, c.cfg.Node, d.Case, s)
 	if err := p.ask(ctx); err != nil {
 		p.Leave(nil)
@@ -118,6 +124,8 @@ type permit struct {
 	// why that cannot be told.
 	holder    *node.Holder
 	holderErr error
+	// pods are the UIDs of those to one of which the holder belongs.
+	pods []string
 }
 
 // ask asks the API, and returns why the step is not allowed, or the mount point not wanted.
@@ -154,6 +162,11 @@ func (p *permit) allowed(ctx context.Context) (*view, error) {
 		return nil, healer.RefusedBy(healer.RuleAPI, err)
 	}
 	w.here = here
+	if held && slices.ContainsFunc(p.pods, w.leftOver) {
+		p.holder.Close()
+		p.holder = nil
+		return p.allowed(ctx)
+	}
 	if err := p.cluster.mode(w).require(modeHeal); err != nil {
 		return nil, healer.RefusedBy(healer.RuleMode, err)
 	}

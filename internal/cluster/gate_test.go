@@ -334,6 +334,54 @@ func stepForAContainer(t *testing.T, path string) {
 	expect(t, "the container has ended", p.Revalidate(t.Context()), "is terminating")
 }
 
+// TestStepForWhatIsLeftOfAPod: a process of a pod with hostPID outlives its container, and shows nothing once the pod ends.
+func TestStepForWhatIsLeftOfAPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*disk)
+		want   string // why a step is refused
+	}{
+		"it runs":        {change: func(*disk) {}},
+		"it terminates":  {func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod) }, "is terminating"},
+		"it has failed":  {func(d *disk) { d.pod.Status.Phase = corev1.PodFailed; d.api.Put(d.pod) }, "has ended"},
+		"it is gone":     {func(d *disk) { d.api.Remove(d.pod) }, "no pod"},
+		"it is not told": {func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod); d.api.Break(kubetest.ErrNoAnswer) }, "does not answer"},
+	} {
+		for _, path := range []string{podMountPoint, stagedMountPoint, insideMountPoint} {
+			for _, hostPID := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, %s, hostPID: %v", name, filepath.Base(path), hostPID), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						api := kubetest.NewAPI()
+						disk := newDisk(api)
+						disk.pod.Spec.HostPID = hostPID
+						api.Put(disk.pod)
+						c, end := following(t, api)
+						defer end()
+						node := &thisHost{t: t, runs: os.Getpid()}
+						d, step := node.at(path, false)
+						if path == stagedMountPoint {
+							step.MountPoint.Role = healer.RoleStaging
+							target, _ := node.at(podMountPoint, false)
+							d.Case.MountPoints = append(d.Case.MountPoints, target.Case.MountPoints...)
+						}
+						p, err := c.with(node).Enter(t.Context(), d, step)
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer p.Leave(nil)
+						tc.change(disk)
+						synctest.Wait()
+						want := tc.want
+						if !hostPID {
+							want = ""
+						}
+						expect(t, "then", p.Revalidate(t.Context()), want)
+					})
+				})
+			}
+		}
+	}
+}
+
 // TestStepOfAPodThatEnds: that a pod has ended is also seen in the middle of a step.
 func TestStepOfAPodThatEnds(t *testing.T) {
 	for policy, want := range map[corev1.RestartPolicy]string{corev1.RestartPolicyAlways: "no process here", corev1.RestartPolicyNever: "only a running container"} {

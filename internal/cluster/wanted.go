@@ -62,6 +62,16 @@ func (w *view) containerRuns(p *corev1.Pod) bool {
 	return runs(p) && !p.Spec.HostPID && slices.ContainsFunc(w.here, own)
 }
 
+// leftOver reports whether what runs in a pod may be left over from its containers: it has hostPID, and has ended or
+// is terminating. kubelet unmounts the pod's volumes then.
+func (w *view) leftOver(podUID string) bool {
+	_, gone := w.c.gone.Get(podUID)
+	return gone || slices.ContainsFunc(w.pods, func(p *corev1.Pod) bool {
+		ends := p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		return string(p.UID) == podUID && p.Spec.HostPID && ends
+	})
+}
+
 // evicted reports whether a pod has run and has no process here any more. kubelet evicts and preempts pods, and
 // ends them when the node shuts down, without a deletionTimestamp, and holds back what would say so until the
 // containers have ended. What cannot be told does not speak against the API.
