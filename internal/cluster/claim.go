@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
@@ -151,18 +150,8 @@ func (r *reporter) setHealth(ctx context.Context, claim *corev1.ObjectReference,
 	}
 	what := request{Verb: "patch", GroupResource: claimKind.GroupResource, Namespace: claim.Namespace, Name: claim.Name}
 	err = r.do(ctx, what, r.client.core.Patch(types.MergePatchType).Body(patch), &corev1.PersistentVolumeClaim{})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOtherUID(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return errNoClaim
 	}
 	return err
-}
-
-// isOtherUID returns whether a patch was refused because the object has another
-// UID. The API answers that with Invalid (422), as it does much else.
-func isOtherUID(err error) bool {
-	var answer apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) || answer.Status().Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(answer.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
