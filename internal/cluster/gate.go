@@ -149,7 +149,7 @@ func (p *permit) ask(ctx context.Context) error {
 
 // allowed asks the API all but what a step that writes to a device needs besides.
 func (p *permit) allowed(ctx context.Context) (*view, error) {
-	// First: it may take as long as the rest, of which the API's word is to be the newer one.
+	// First: it may take long, and what the API says of pod and mode must be newer.
 	back, away := p.cluster.driverAway(ctx, p.name.driver)
 	// A container that runs shows nothing of other pods, for which the volume is staged as well.
 	held := p.step.Cost != healer.Restage && p.holder != nil && p.holder.Alive() == nil

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-addons/node-healer/pkg/api/clustersettings"
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -172,6 +173,34 @@ func TestOutageOfUnwatchedSettings(t *testing.T) {
 		api.Break(kubetest.ErrNoAnswer)
 		_, err = gate.Enter(t.Context(), d, step)
 		expect(t, "a step", err, "what the cluster wants is not known")
+	})
+}
+
+// TestChecksDuringAnOutage: few of them wait for an API that does not answer, also when what was read is of long ago.
+func TestChecksDuringAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		check := func() (waited time.Duration) {
+			began := time.Now()
+			_, err := c.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: podMountPoint})
+			expect(t, "a check", err, "")
+			return time.Since(began)
+		}
+		check()
+		api.Break(kubetest.ErrNoAnswer)
+		time.Sleep(2 * cacheTTL)
+		const checks = 60
+		var waited time.Duration
+		for range checks {
+			waited += check()
+			time.Sleep(2 * unavailableTime)
+		}
+		if waited > checks*requestTimeout/5 {
+			t.Errorf("%d checks waited for %s", checks, waited)
+		}
 	})
 }
 
