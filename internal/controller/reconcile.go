@@ -74,6 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.cfg.Reader.Get(ctx, req.NamespacedName, job); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	job.Labels, job.Annotations, job.ManagedFields = nil, nil, nil // see StripJob
 	switch {
 	case job.DeletionTimestamp != nil:
 		return ctrl.Result{}, nil

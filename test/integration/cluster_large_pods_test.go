@@ -63,7 +63,7 @@ func TestLargeJobs(t *testing.T) {
 	m := newMember(t)
 	tenant := m.api.Namespace(t)
 	args := installJobs(t, m.api)
-	job := newJob(tenant, "", "none")
+	job := newJob(tenant, "", "")
 	job.Labels = map[string]string{}
 	for n := range manyLabels {
 		job.Labels[fmt.Sprintf("%x", n)] = strings.Repeat("x", 32)
@@ -71,6 +71,7 @@ func TestLargeJobs(t *testing.T) {
 	each(t, largeJobs, func(i int) {
 		large := job.DeepCopy()
 		large.Name = fmt.Sprintf("large-%03d", i)
+		large.Spec.Target.PersistentVolumeClaim = large.Name // so they run at the same time
 		cluster.Create(keeping{t}, m.api, large)
 	})
 	memory := harness.NewCgroup(t, "memory")
