@@ -41,10 +41,13 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	for _, pod := range q.Skip {
 		spent[pod] = givenUp
 	}
-	threads := readers{of: map[string]int{}}
+	// reading has the pod of each reading that has not ended: one that was taken for late may have, and one that
+	// is waited for no more may not.
+	var reading sync.Map
 	connectionsOf := func(pid int) connections {
-		threads.add(pods[pid], 1)
-		defer threads.add(pods[pid], -1)
+		one := new(int)
+		reading.Store(one, pods[pid])
+		defer reading.Delete(one)
 		return s.connectionsOf(pid)
 	}
 	take := func(pid int, found connections, ok bool) {
@@ -91,37 +94,19 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 	s.cut = false
 	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
-	a.Blocked = threads.blocked()
+	a.Blocked = blocked(&reading)
 	return a, nil
 }
 
-// readers counts for each pod the threads that read what its processes have open. One that was taken for
-// late may have come to its end, and one that is waited for no more may not: each counts itself.
-type readers struct {
-	mu sync.Mutex
-	of map[string]int
-}
-
-func (r *readers) add(pod string, threads int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.of[pod] += threads; r.of[pod] == 0 {
-		delete(r.of, pod)
+// blocked returns the pods of which a thread that reads waits in the kernel. Any other ends within itemTimeout.
+func blocked(reading *sync.Map) []string {
+	for end := time.Now().Add(itemTimeout); ; time.Sleep(time.Millisecond) {
+		pods := map[string]bool{}
+		reading.Range(func(_, pod any) bool { pods[pod.(string)] = true; return true })
+		if len(pods) == 0 || time.Now().After(end) {
+			return slices.Sorted(maps.Keys(pods))
+		}
 	}
-}
-
-func (r *readers) pods() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.of))
-}
-
-// blocked returns the pods of which a thread waits in the kernel. Any other reading ends within itemTimeout.
-func (r *readers) blocked() []string {
-	if len(r.pods()) > 0 {
-		time.Sleep(itemTimeout)
-	}
-	return r.pods()
 }
 
 // givenUp is more than any budget: no process of a pod is begun any more after one that was given up.

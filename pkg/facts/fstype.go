@@ -85,8 +85,7 @@ func IsNFS(fsType string) bool { return IsType(fsType, NFS) }
 
 // IsCeph reports whether a filesystem type is CephFS, of the kernel or of a daemon.
 func IsCeph(fsType string) bool {
-	kind, subtype, _ := strings.Cut(fsType, ".")
-	return IsType(fsType, Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
+	return IsType(fsType, Ceph) || IsFUSE(fsType) && strings.Contains(fsType, "ceph")
 }
 
 // IsFUSE reports whether a daemon serves the filesystem type.

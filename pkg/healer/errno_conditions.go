@@ -37,7 +37,9 @@ func ConditionRows() []ConditionRow { return slices.Clone(conditionRows) }
 
 // A row without ServerUnreachable beside it is about what a server itself answers with.
 var conditionRows = []ConditionRow{
-	{Errnos: facts.Denials(), Reason: PermissionDenied},
+	{Errnos: []syscall.Errno{
+		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
+	}, Reason: PermissionDenied},
 	// EBLOCKLISTED of linux/ceph/rados.h: the cluster evicted this node.
 	{Errnos: []syscall.Errno{syscall.ESHUTDOWN}, Filesystem: "Ceph", Reason: PermissionDenied, fits: onCeph},
 	{Errnos: []syscall.Errno{syscall.ENOTCONN, syscall.ECONNABORTED}, Reason: Disconnected, Beside: []Reason{DaemonGone, ServerUnreachable}},
