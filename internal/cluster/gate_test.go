@@ -265,6 +265,7 @@ func TestStepsDoNotWaitForEachOther(t *testing.T) {
 		node := &thisHost{t: t, runs: os.Getpid()}
 		d, step := node.at(podMountPoint, false)
 		gate := c.with(node)
+		synctest.Wait()
 		api.wait = func(path string) {
 			if strings.HasSuffix(path, "/namespaces/storage") {
 				time.Sleep(time.Second)
