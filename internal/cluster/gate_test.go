@@ -262,10 +262,10 @@ func TestStepsDoNotWaitForEachOther(t *testing.T) {
 		api.Put(driverNamespace(), aDaemon(hostPaths(kubeletRoot+"/plugins/"+kubetest.DriverName)))
 		c, end := following(t, api)
 		defer end()
+		synctest.Wait()
 		node := &thisHost{t: t, runs: os.Getpid()}
 		d, step := node.at(podMountPoint, false)
 		gate := c.with(node)
-		synctest.Wait()
 		api.wait = func(path string) {
 			if strings.HasSuffix(path, "/namespaces/storage") {
 				time.Sleep(time.Second)
