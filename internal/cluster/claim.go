@@ -129,10 +129,12 @@ func (r *reporter) healthOf(ctx context.Context, claim *corev1.ObjectReference, 
 	}
 	checked, err := time.Parse(time.RFC3339, has.LastChecked)
 	since, wrong := time.Parse(time.RFC3339, has.Since)
-	switch {
-	case wrong != nil, since.After(time.Now()):
+	if wrong != nil || since.After(time.Now()) {
 		has.Since = "" // also who may write the claim may have written that
-	case err == nil && checked.Before(time.Now()):
+		return has, nil
+	}
+	has.Since = since.UTC().Format(time.RFC3339) // else with any number of digits
+	if err == nil && checked.Before(time.Now()) {
 		has.due = checked.Add(refresh())
 	}
 	return has, nil

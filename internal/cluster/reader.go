@@ -110,7 +110,7 @@ func whole[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, na
 
 // send sends a request within a limit, unless the API did not answer a moment ago. What may be wrong
 // with one object alone says nothing of others: 500 (InternalError), as for one that cannot be
-// decrypted, and any error for a Secret, for which the API may wait for a key service.
+// decrypted, and any error for a Secret, for which the API may wait for a key service. Nor does a long list.
 func (r *reader) send(ctx context.Context, what request, limit *semaphore.Weighted, send func() error) error {
 	if err := limit.Acquire(ctx, 1); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (r *reader) send(ctx context.Context, what request, limit *semaphore.Weight
 		return err
 	}
 	err = fmt.Errorf("the Kubernetes API does not answer: %w", err)
-	if isOutage(err) && what.GroupResource != secretKind.GroupResource {
+	if isOutage(err) && what.GroupResource != secretKind.GroupResource && what.Verb != "list" {
 		r.unavailable, r.retryAt = err, time.Now().Add(unavailableTime)
 	}
 	return err

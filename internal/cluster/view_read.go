@@ -144,8 +144,7 @@ const maxSearched = 256
 // search returns the names of the volumes with a handle among those that the pods
 // of this node use and those that were read before. Before a step, a handle that
 // is not found there is looked for in the list of all volumes: the API cannot
-// select by handle. So it is where a namespace has more claims than are read: one of them may
-// be of another volume with that handle. An inspection goes by what was read.
+// select by handle. So it is, then, where a namespace has more claims than are read.
 func (w *view) search(ctx context.Context) []string {
 	recalled := &view{c: w.c} // the volume that a claim is bound to does not change
 	all := w.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
@@ -167,16 +166,14 @@ func (w *view) search(ctx context.Context) []string {
 	w.note(nil, recalled.unknown)
 	names, cut := w.c.reader.volumesWith(w.volume.handle), len(claims) < len(all)
 	switch {
-	case len(names) > 0 && !cut, recalled.unknown != nil:
+	case len(names) > 0, recalled.unknown != nil:
 	case w.live:
 		found, err := matches(ctx, w.c, volumeKind, w.volume.matches)
 		w.note(nil, err)
 		for _, pv := range found {
 			names = append(names, pv.Name)
 		}
-		slices.Sort(names)
-		names = slices.Compact(names)
-	case cut && len(names) == 0:
+	case cut:
 		w.note(nil, fmt.Errorf("the pods of a namespace here list more than %d claims, and the others were not read", maxSearched))
 	}
 	return names

@@ -299,11 +299,17 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 
 // evictOne evicts the next pod.
 func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod, went int) error {
-	err := p.eviction(ctx, pod)
+	err := p.eviction(ctx, pod, metav1.DryRunAll)
+	if apierrors.IsConflict(err) {
+		return awaitTurn("pod %s changed since it was read", pod.Name)
+	}
+	if err == nil {
+		err = p.eviction(ctx, pod)
+	}
 	switch why := fmt.Sprintf("evict pod %s: %v", pod.Name, err); {
 	case apierrors.IsNotFound(err): // it went by itself
 		return nil
-	case err != nil && went == 0 && !mayBeDone(err) && !apierrors.IsConflict(err): // nothing has happened yet
+	case err != nil && went == 0 && !mayBeDone(err): // nothing has happened yet
 		return refuse(why)
 	case err != nil:
 		return &waiting{reason: ReasonEvicting, message: fmt.Sprintf("%d of %d pods were evicted; %s", went, len(entry.Pods), why)}
@@ -385,11 +391,16 @@ func ready(pod *corev1.Pod) bool {
 }
 
 // eviction has the API evict a pod, as its PodDisruptionBudgets allow. Another pod of that
-// name is not evicted, nor one that changed since it was read: it may ask not to be (conflict).
+// name is not evicted. A dry run meets a conflict where the pod changed since it was read: it may ask
+// not to be evicted. The eviction itself would then cost its budget all the same.
 func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+	only := metav1.Preconditions{UID: &pod.UID}
+	if len(dryRun) > 0 {
+		only.ResourceVersion = &pod.ResourceVersion
+	}
 	return p.cfg.Writer.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &only},
 	})
 }
 

@@ -55,7 +55,7 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod,
 		return nil, err
 	}
 	for _, read := range []func(context.Context, *evidence) error{
-		p.readOthers, p.readObjects, p.readDaemons, p.readVolumes, p.readSick, p.readFences, p.readStops,
+		p.readOthers, p.readDaemons, p.readVolumes, p.readSick, p.readFences, p.readStops, p.readObjects,
 		func(ctx context.Context, e *evidence) error {
 			return p.cfg.Reader.Get(ctx, client.ObjectKey{Name: node}, e.node)
 		},
@@ -73,7 +73,8 @@ func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod,
 // errJobDeleted ends the work on a job that is gone, or ends. What was begun is cleaned up as after a crash.
 var errJobDeleted = errors.New("the job was deleted")
 
-// readStops reads the job and the settings again: with other settings it is time to look again.
+// readStops reads the job, the claim, its volume and the settings again: where the volume or the settings are
+// others, it is time to look again.
 func (p *pass) readStops(ctx context.Context, e *evidence) error {
 	job := &v1alpha1.VolumeHealJob{}
 	err := p.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(p.job), job)
@@ -83,9 +84,14 @@ func (p *pass) readStops(ctx context.Context, e *evidence) error {
 	if err != nil {
 		return err
 	}
+	v, err := p.readVolume(ctx, p.volume.claim.Namespace, p.volume.claim.Name)
+	if err != nil {
+		return err
+	}
+	e.volume = v
 	settings, err := p.readSettings(ctx)
-	if err == nil && !maps.Equal(settings, e.settings) {
-		e.asked = hindered(ReasonEvictionWaits, passing, "the settings changed while it was asked")
+	if err == nil && (!maps.Equal(settings, e.settings) || v.claim.UID != p.volume.claim.UID || v.pv.UID != p.volume.pv.UID) {
+		e.asked = hindered(ReasonEvictionWaits, passing, "the settings or the volume changed while it was asked")
 	}
 	return err
 }
@@ -235,8 +241,12 @@ func (r *Reconciler) readSick(ctx context.Context, e *evidence) error {
 	searched, counted := map[string]int{}, map[string]int{}
 	return r.eachClaim(ctx, func(claim *metav1.PartialObjectMetadata) error {
 		of := claim.Namespace
-		enough := e.sick > maxSick || searched[of] == maxSearched || counted[of] == maxSickOfOthers && of != e.volume.claim.Namespace
-		if enough || len(saidSick(claim.Annotations)) == 0 {
+		others := of != e.volume.claim.Namespace
+		switch {
+		case e.sick > maxSick, others && (counted[of] == maxSickOfOthers || searched[of] == maxSearched), len(saidSick(claim.Annotations)) == 0:
+			return nil
+		case searched[of] == maxSearched: // of its own: each of the rest may be the driver's
+			e.sick++
 			return nil
 		}
 		searched[of]++

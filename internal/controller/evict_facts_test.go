@@ -125,7 +125,7 @@ var evidenceCases = map[string]struct {
 				w.create(sickVolume(fmt.Sprint("c", i), "other")...)
 			}
 		},
-		"",
+		"more than 3 volumes",
 	},
 	"a fence":     {func(w *evictWorld) { w.create(networkFence("f", "Fenced", "10.0.0.7/32")) }, "NetworkFence f"},
 	"one may go":  {func(w *evictWorld) { w.create(networkFence("f", "", "10.0.0.7/32")) }, "NetworkFence f"},

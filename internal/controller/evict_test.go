@@ -235,6 +235,9 @@ func TestStopCountsWhileTheNodeIsAsked(t *testing.T) {
 			another.UID, another.Spec.DryRun = "another", true
 			w.create(another)
 		},
+		"the namespace": func(w *evictWorld) { w.annotate("", "ns", &corev1.Namespace{}) },
+		"the claim":     func(w *evictWorld) { w.annotate("ns", "claim", &corev1.PersistentVolumeClaim{}) },
+		"the volume":    func(w *evictWorld) { w.annotate("", "pv", &corev1.PersistentVolume{}) },
 		"a pod": func(w *evictWorld) {
 			w.update("ns", "a", &corev1.Pod{}, func(o client.Object) { o.SetAnnotations(map[string]string{safeToEvict: "false"}) })
 		},

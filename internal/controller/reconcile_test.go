@@ -74,6 +74,18 @@ func TestPodsThatAreNotAskedInTime(t *testing.T) {
 	})
 }
 
+// TestOneSickPodIsEnough, also where others were not asked in time.
+func TestOneSickPodIsEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"), podOn("node-1", "b"))
+		w.nodes.during = func(string) { time.Sleep((defaultRetryDeadline + 1) * time.Second) }
+		w.nodes.answers = []outcome{answered(true, "sick")}
+		if job := w.run("job"); len(w.nodes.calls) != 1 || !ptr.Deref(job.Status.Abnormal, false) {
+			t.Errorf("%d calls, %+v", len(w.nodes.calls), job.Status)
+		}
+	})
+}
+
 // TestJobSaysWhatTheAPIRefuses, and ends in time.
 func TestJobSaysWhatTheAPIRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

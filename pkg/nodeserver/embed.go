@@ -17,11 +17,11 @@ import (
 // which hold for all of its services, and the guard, which only looks at ours. It listens on
 // unix sockets only.
 func (s *Server) Options() []grpc.ServerOption {
-	return options(maxStreams, s.ownGuard())
+	return options(maxStreams, s.ownGuard("AllowedUIDs"))
 }
 
-func (s *Server) ownGuard() peerGuard {
-	return peerGuard{allowed: s.cfg.AllowedUIDs, rule: "AllowedUIDs", callerOf: localCaller}
+func (s *Server) ownGuard(rule string) peerGuard {
+	return peerGuard{allowed: s.cfg.AllowedUIDs, rule: rule, callerOf: localCaller}
 }
 
 // Register registers HealerNode, Admin, and CSI-Addons' Identity unless the driver has
@@ -41,7 +41,7 @@ func (s *Server) Register(g *grpc.Server) {
 // admitInDriver admits a call of a driver's own server, which may have been made without Options.
 func (s *Server) admitInDriver(ctx context.Context) (_ context.Context, err error) {
 	if _, known := peerOf(ctx); known {
-		return s.ownGuard().admit(ctx)
+		return s.ownGuard("AllowedUIDs").admit(ctx)
 	}
 	defer func() {
 		if err != nil {

@@ -30,7 +30,7 @@ func TestForeignUIDIsRefusedEverywhere(t *testing.T) {
 	cfg := testConfig(h)
 	cfg.AllowedUIDs = []uint32{uint32(os.Getuid()) + 1, uint32(os.Getuid()) + 2}
 	s := serve(t, cfg)
-	want := fmt.Sprintf("uid %d may not call this server (AllowedUIDs)", os.Getuid())
+	want := fmt.Sprintf("uid %d may not call this server (--allowed-uids)", os.Getuid())
 
 	check := func(what string, err error) {
 		t.Helper()
@@ -64,7 +64,7 @@ func TestForeignUIDIsRefusedEverywhere(t *testing.T) {
 	if len(h.volumes()) != 0 {
 		t.Error("the healer was asked")
 	}
-	for _, want := range []string{"Caller refused", fmt.Sprintf("uid=%d", os.Getuid()), fmt.Sprintf("pid=%d", os.Getpid()), "AllowedUIDs"} {
+	for _, want := range []string{"Caller refused", fmt.Sprintf("uid=%d", os.Getuid()), fmt.Sprintf("pid=%d", os.Getpid()), "--allowed-uids"} {
 		if !strings.Contains(logged(), want) {
 			t.Errorf("%q is not in the log:\n%s", want, logged())
 		}

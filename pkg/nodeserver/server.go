@@ -126,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer(), answers: lru.New(maxAnswers)}
-	s.grpc = s.newGRPC(maxStreams, s.ownGuard(), s.register, s.registerLocal)
+	s.grpc = s.newGRPC(maxStreams, s.ownGuard("--allowed-uids"), s.register, s.registerLocal)
 	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, rule: "--gateway-uid", callerOf: forwardedCaller}, s.register)
 	return s, nil
 }
