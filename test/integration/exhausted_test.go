@@ -101,8 +101,8 @@ func TestNoProcessLeft(t *testing.T) {
 // TestNoProcessLeftAtTheStart lets a server start no thread that nobody has called yet. Without
 // the threads that it makes at its start it ended in 4 of 5 rounds.
 func TestNoProcessLeftAtTheStart(t *testing.T) {
+	c := harness.NewCgroup(t, "pids")
 	for range 3 {
-		c := harness.NewCgroup(t, "pids")
 		n := harness.NewNode(t, "--standalone").Start()
 		c.Take(n.PID())
 		var all []*harness.Volume
