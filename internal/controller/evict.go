@@ -38,8 +38,8 @@ const (
 	newPodPatience = 5 * time.Minute
 )
 
-// waiting is an error that has an eviction look again later; before the job's deadline only,
-// if that is asked for.
+// waiting is an error that has an eviction look again later; one that has not begun before the
+// job's deadline only, if that is asked for.
 type waiting struct {
 	reason, message string
 	inTime          bool
@@ -90,7 +90,7 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 	}
 	var why *waiting
 	switch waits := errors.As(err, &why); {
-	case waits && why.inTime && (p.job.Spec.DryRun || time.Now().After(p.deadline())):
+	case waits && why.inTime && i < 0 && (p.job.Spec.DryRun || time.Now().After(p.deadline())):
 		return false, ctrl.Result{}, refuse(why.message)
 	case waits:
 		p.progress(why.reason, why.message)
@@ -139,7 +139,7 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	case busy != "":
 		return awaitTurn("%s", busy)
 	}
-	e, err := p.readEvidence(ctx, node, pods, nil)
+	e, err := p.readEvidence(ctx, node, pods, nil, settings)
 	if err != nil {
 		return err
 	}
@@ -265,8 +265,12 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	case begun || entry.NoTaint: // new pods may already be on other nodes
 		pods = todo
 	}
+	settings, err := p.readSettings(ctx)
+	if err != nil {
+		return err
+	}
 	// Right before each act.
-	e, err := p.readEvidence(ctx, entry.Node, pods, entry.Pods)
+	e, err := p.readEvidence(ctx, entry.Node, pods, entry.Pods, settings)
 	switch {
 	case err != nil:
 		return err
@@ -299,13 +303,7 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 
 // evictOne evicts the next pod.
 func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod, went int) error {
-	err := p.eviction(ctx, pod, metav1.DryRunAll)
-	if apierrors.IsConflict(err) {
-		return awaitTurn("pod %s changed since it was read", pod.Name)
-	}
-	if err == nil {
-		err = p.eviction(ctx, pod)
-	}
+	err := p.eviction(ctx, pod)
 	switch why := fmt.Sprintf("evict pod %s: %v", pod.Name, err); {
 	case apierrors.IsNotFound(err): // it went by itself
 		return nil
@@ -360,8 +358,8 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 	for i := range pods {
 		switch err := p.eviction(ctx, &pods[i], metav1.DryRunAll); {
-		case apierrors.IsConflict(err):
-			return awaitTurn("pod %s changed since it was read", pods[i].Name)
+		case errors.As(err, new(*waiting)):
+			return err
 		case err != nil:
 			return refuse(fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err))
 		}
@@ -391,16 +389,20 @@ func ready(pod *corev1.Pod) bool {
 }
 
 // eviction has the API evict a pod, as its PodDisruptionBudgets allow. Another pod of that
-// name is not evicted. A dry run meets a conflict where the pod changed since it was read: it may ask
-// not to be evicted. The eviction itself would then cost its budget all the same.
+// name is not evicted, nor one that changed since it was read: it may ask not to be evicted. The API itself
+// does not look at a resourceVersion where the pod is not ready and has a PodDisruptionBudget.
 func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
-	only := metav1.Preconditions{UID: &pod.UID}
-	if len(dryRun) > 0 {
-		only.ResourceVersion = &pod.ResourceVersion
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	switch err := p.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(pod), now); {
+	case err != nil:
+		return err
+	case now.UID != pod.UID || now.ResourceVersion != pod.ResourceVersion:
+		return awaitTurn("pod %s changed since it was read", pod.Name)
 	}
 	return p.cfg.Writer.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &only},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &pod.UID}},
 	})
 }
 

@@ -363,7 +363,7 @@ func (e *evidence) notEnded(found []finding) string {
 // of namespaces that the job's users may not read, so none is named.
 func (e *evidence) backendSick() string {
 	if e.sick > maxSick {
-		return fmt.Sprintf("more than %d volumes of driver %s are sick (by the annotations on claims), so it is the storage", maxSick, e.volume.pv.Spec.CSI.Driver)
+		return fmt.Sprintf("more than %d volumes of driver %s are sick, or may be (by the annotations on claims), so it is the storage", maxSick, e.volume.pv.Spec.CSI.Driver)
 	}
 	return ""
 }

@@ -38,21 +38,17 @@ var everywhere = client.ListOptions{Limit: objectsPerPage}
 var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Version: "v1alpha1", Kind: "NetworkFenceList"}
 
 // readEvidence asks the node, and then the API for all that a decision goes by: the lists
-// only where the node says that the volume is sick. Last comes by what a person stops an eviction,
+// only where the node says that the volume is sick. The settings are those of before. Last comes by what a person stops an eviction,
 // as the node may take minutes to answer, and the Node, which is written to next. What cannot be
 // asked for is an error, and no decision.
-func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod, begun []types.UID) (*evidence, error) {
+func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod, begun []types.UID, settings map[string]string) (*evidence, error) {
 	e := &evidence{
-		volume: p.volume, pods: pods, begun: begun, namespace: &corev1.Namespace{}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
+		volume: p.volume, settings: settings, pods: pods, begun: begun, namespace: &corev1.Namespace{}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
 		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
 	}
 	if here := e.here(); len(here) > 0 {
 		// With the path of a pod, so that what is wrong with its mount is found, too.
 		e.asked = p.check(ctx, node, p.volume.request(p.cfg.KubeletRoot, here[0].UID))
-	}
-	var err error
-	if e.settings, err = p.readSettings(ctx); err != nil {
-		return nil, err
 	}
 	for _, read := range []func(context.Context, *evidence) error{
 		p.readOthers, p.readDaemons, p.readVolumes, p.readSick, p.readFences, p.readStops, p.readObjects,

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -274,6 +275,97 @@ func TestStopCountsWhileTheNodeIsAsked(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestSettingsCountWhileTheNodeIsAsked: an automatic job begins by the settings that hold once the node answered.
+func TestSettingsCountWhileTheNodeIsAsked(t *testing.T) {
+	for _, set := range []string{"drivers: [driver]\nafter: 0s\nautomatic: false\n", "drivers: [driver]\nafter: 24h\n"} {
+		t.Run(set, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				w.remove(evictJob("job"))
+				w.name = automaticPrefix + "claim-uid"
+				w.create(evictJob(w.name))
+				w.node.during = func() {
+					w.node.during = nil
+					must(t, w.api.Update(w.ctx, theSettings(set)))
+				}
+				for range 10 {
+					result, err := w.step()
+					must(t, err)
+					time.Sleep(result.RequeueAfter)
+				}
+				if all, _, _ := w.reconciler.readLedger(w.ctx); len(w.evicted)+len(all) > 0 {
+					t.Errorf("evicted %v, ledger %+v", w.evicted, all)
+				}
+			})
+		})
+	}
+}
+
+// TestPodThatChangesAfterTheDeadline: the job goes on, and its taint stays while a pod that was evicted ends.
+func TestPodThatChangesAfterTheDeadline(t *testing.T) {
+	for _, went := range []int{0, 1} {
+		t.Run(fmt.Sprint(went), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 2m\n")))
+				job := w.job("job")
+				job.Spec.RetryDeadlineSeconds = ptr.To[int64](60)
+				must(t, w.api.Update(w.ctx, job))
+				w.node.during = func() {
+					if len(w.evicted) == went && w.taintValue() != "" {
+						w.node.during = nil
+						w.update("ns", []string{"a", "b"}[went], &corev1.Pod{}, func(o client.Object) { o.SetLabels(map[string]string{"is": "another"}) })
+					}
+				}
+				for len(w.evicted) < 2 {
+					result, err := w.step()
+					must(t, err)
+					if job := w.job("job"); job.Status.Result != "" {
+						t.Fatalf("evicted %v, taint %q: %+v", w.evicted, w.taintValue(), job.Status.Conditions)
+					}
+					time.Sleep(result.RequeueAfter)
+				}
+			})
+		})
+	}
+}
+
+// TestOneErrorAfterTheDeadline ends no job that waits for evict.after, or for the new pods.
+func TestOneErrorAfterTheDeadline(t *testing.T) {
+	for _, when := range []string{"it waits", "pods were evicted"} {
+		t.Run(when, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 15m\n")))
+				start, fails := time.Now(), 0
+				w.reconciler.cfg.Reader = interceptor.NewClient(notEndedPods(w.api).(client.WithWatch), interceptor.Funcs{
+					Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+						settled := len(w.evicted) == 2 && w.taintValue() == ""
+						due := when == "it waits" && time.Since(start) > 11*time.Minute || settled
+						if _, is := o.(*corev1.PersistentVolumeClaim); is && due && fails == 0 {
+							fails++
+							return errors.New("the connection was refused")
+						}
+						return api.Get(ctx, key, o, opts...)
+					},
+				})
+				w.kubelet = w.kubeletEnds
+				for fails == 0 || w.job("job").Status.Result == "" {
+					result, err := w.step()
+					if err != nil && fails == 0 {
+						t.Fatal(err)
+					}
+					if c := condition(w.job("job"), v1alpha1.ConditionProgressing); c.Reason == ReasonDeadline {
+						t.Fatalf("it ended: %s", c.Message)
+					}
+					w.kubelet()
+					time.Sleep(max(result.RequeueAfter, time.Second))
+				}
+			})
+		})
 	}
 }
 

@@ -232,9 +232,6 @@ func (w *evictWorld) interceptWrites(api client.Client) client.Client {
 			if err := api.Get(ctx, client.ObjectKeyFromObject(o), now); err != nil {
 				return err
 			}
-			if pre.ResourceVersion != nil && *pre.ResourceVersion != now.ResourceVersion {
-				return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), errors.New("it is another one now"))
-			}
 			if len(eviction.DeleteOptions.DryRun) > 0 {
 				w.dryRuns++
 				return nil

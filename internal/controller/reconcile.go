@@ -100,7 +100,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // stuck has the job say what keeps it from its next step, and end when its time is over: what the
 // API refuses for good would else be tried for ever, and nobody see why. The error is in the log: it may name
-// what other tenants have. While an eviction is open its taint has to go first.
+// what other tenants have. A job that has written down an eviction ends by that, and one that may only not
+// be able to ask for a moment goes on: it may wait for its turn beyond its deadline.
 func (p *pass) stuck(ctx context.Context, err error) error {
 	if end := (*ending)(nil); errors.As(err, &end) || errors.Is(err, errJobDeleted) {
 		return err
@@ -112,8 +113,9 @@ func (p *pass) stuck(ctx context.Context, err error) error {
 	}
 	if time.Now().After(p.deadline()) {
 		all, _, unread := p.readLedger(ctx)
-		mine := func(e ledgerEntry) bool { return e.open() && e.JobUID == p.job.UID }
-		if p.job.Spec.Mode != v1alpha1.ModeEvict || unread == nil && !slices.ContainsFunc(all, mine) {
+		mine := func(e ledgerEntry) bool { return e.JobUID == p.job.UID }
+		refused := !mayBeDone(err) && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
+		if p.job.Spec.Mode != v1alpha1.ModeEvict || refused && unread == nil && !slices.ContainsFunc(all, mine) {
 			return &ending{reason: ReasonDeadline, message: why}
 		}
 	}
