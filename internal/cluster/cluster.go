@@ -172,7 +172,7 @@ func (c *Cluster) Run(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-c.driversChanged:
-				_, _ = c.driverAway(ctx, "") // records them all
+				_, _ = c.driverAway(ctx, "", false) // records them all
 			}
 		}
 	})

@@ -36,9 +36,9 @@ type driverPods struct{ notReady, back time.Time }
 
 // driverAway returns why heals wait for a driver; nil: they do not, or no longer; and since when it
 // has a ready pod here again. It reads the pods of all DaemonSets itself: the last change may not
-// have been handled yet. The namespaces of that driver's pods are read from the API, those of other
+// have been handled yet. The namespaces of that driver's pods are read from the API, if live, those of other
 // drivers recalled.
-func (c *Cluster) driverAway(ctx context.Context, driver string) (back time.Time, err error) {
+func (c *Cluster) driverAway(ctx context.Context, driver string, live bool) (back time.Time, err error) {
 	s := c.currentSettings()
 	type key struct{ namespace, driver string }
 	known := map[key]bool{}
@@ -46,7 +46,7 @@ func (c *Cluster) driverAway(ctx context.Context, driver string) (back time.Time
 	for _, pod := range c.podsBy(byDaemonSet, "") {
 		c.driversOf(pod, s.daemonSets, func(namespace, of string) bool {
 			if _, asked := known[key{namespace, of}]; !asked {
-				is, err := c.hasDrivers(ctx, s, namespace, of == driver)
+				is, err := c.hasDrivers(ctx, s, namespace, live && of == driver)
 				if known[key{namespace, of}] = is; of == driver {
 					failed = cmp.Or(failed, err)
 				}

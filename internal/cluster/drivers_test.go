@@ -162,7 +162,7 @@ func TestDriverAway(t *testing.T) {
 				}
 				c, end := following(t, api)
 				defer end()
-				_, err := c.driverAway(t.Context(), kubetest.DriverName)
+				_, err := c.driverAway(t.Context(), kubetest.DriverName, true)
 				if (err != nil) != tc.away || err != nil && !strings.Contains(err.Error(), kubetest.DriverName) {
 					t.Errorf("got %v", err)
 				}
@@ -180,9 +180,9 @@ func TestDriverOfAnUnknownNamespace(t *testing.T) {
 		api.BreakFor(kubetest.ErrNoAnswer, "get", "namespaces")
 		c, end := following(t, api)
 		defer end()
-		_, err := c.driverAway(t.Context(), kubetest.DriverName)
+		_, err := c.driverAway(t.Context(), kubetest.DriverName, true)
 		expect(t, "its namespace", err, "what the cluster wants is not known")
-		_, err = c.driverAway(t.Context(), "another.example.com")
+		_, err = c.driverAway(t.Context(), "another.example.com", true)
 		expect(t, "another driver's", err, "")
 	})
 }

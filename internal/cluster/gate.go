@@ -88,14 +88,14 @@ func (c *Cluster) Write(ctx context.Context, of healer.Case, p healer.MountPoint
 	if err != nil || !onDisk {
 		return cmp.Or(err, w.unavailable)
 	}
-	unattached, err := w.attached(ctx)
+	attached, err := w.attached(ctx)
 	if err != nil {
 		return err
 	}
 	if w, err = ask(); err != nil { // again: the lists took long
 		return err
 	}
-	return w.mayWrite(unattached)
+	return w.mayWrite(ctx, attached)
 }
 
 // reasonsFor returns the conditions that a step is meant to heal. What an interrupted
@@ -134,12 +134,12 @@ func (p *permit) ask(ctx context.Context) error {
 	if err != nil || !p.step.Writes {
 		return err
 	}
-	unattached, err := w.attached(ctx)
+	attached, err := w.attached(ctx)
 	if err == nil {
 		if w, err = p.allowed(ctx); err != nil { // again: the lists took long
 			return err
 		}
-		err = w.mayWrite(unattached)
+		err = w.mayWrite(ctx, attached)
 	}
 	if w.unavailable != nil {
 		return healer.RefusedBy(healer.RuleAPI, err)
@@ -149,8 +149,9 @@ func (p *permit) ask(ctx context.Context) error {
 
 // allowed asks the API all but what a step that writes to a device needs besides.
 func (p *permit) allowed(ctx context.Context) (*view, error) {
-	// First: it may take long, and what the API says of pod and mode must be newer.
-	back, away := p.cluster.driverAway(ctx, p.name.driver)
+	// First: it may take long, and what the API says of pod and mode must be newer. Whether the driver's pod
+	// is ready is looked at again after that.
+	_, awayBefore := p.cluster.driverAway(ctx, p.name.driver, true)
 	// A container that runs shows nothing of other pods, for which the volume is staged as well.
 	held := p.step.Cost != healer.Restage && p.holder != nil && p.holder.Alive() == nil
 	var here []facts.Container
@@ -173,7 +174,8 @@ func (p *permit) allowed(ctx context.Context) (*view, error) {
 	if err := w.draining(); err != nil {
 		return nil, healer.RefusedBy(healer.RuleDrain, err)
 	}
-	if away != nil {
+	back, away := p.cluster.driverAway(ctx, p.name.driver, false)
+	if away = cmp.Or(away, awayBefore); away != nil {
 		return nil, healer.RefusedBy(healer.RuleDriverGrace, away)
 	}
 	for _, reason := range p.reasons {

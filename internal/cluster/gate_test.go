@@ -254,6 +254,101 @@ func TestChangeWhileTheAPIIsAsked(t *testing.T) {
 	}
 }
 
+// TestDetachWhileTheRestIsAsked: the attachment is the last thing that is asked before a write to a device.
+func TestDetachWhileTheRestIsAsked(t *testing.T) {
+	for _, isStep := range []bool{true, false} {
+		t.Run(fmt.Sprint("a step: ", isStep), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &slowAPI{API: kubetest.NewAPI()}
+				disk := newDisk(api.API)
+				disk.driver(true)
+				c, end := following(t, api)
+				defer end()
+				synctest.Wait()
+				node := &thisHost{t: t}
+				d, step := node.at(podMountPoint, true)
+				listed := false
+				change := sync.OnceFunc(func() {
+					disk.api.Remove(disk.attached)
+					disk.api.Put(kubetest.Attachment(disk.pv, "node-2"))
+				})
+				api.wait = func(path string) {
+					if listed {
+						change()
+					}
+					listed = listed || strings.HasSuffix(path, "/volumeattachments")
+				}
+				ask := func() error { return c.with(node).Write(t.Context(), d.Case, step.MountPoint, true) }
+				if isStep {
+					ask = func() error { _, err := c.with(node).Enter(t.Context(), d, step); return err }
+				}
+				expect(t, "it was listed before", ask(), "was deleted")
+			})
+		})
+	}
+}
+
+// TestRolloutWhileTheAPIIsAsked: whether the driver's pod is ready is looked at after all that takes long.
+func TestRolloutWhileTheAPIIsAsked(t *testing.T) {
+	for _, slow := range []string{"/namespaces/storage", "/persistentvolumes/", "/pods/", "/configmaps/"} {
+		t.Run(slow, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &slowAPI{API: kubetest.NewAPI()}
+				newDisk(api.API)
+				daemon := aDaemon(hostPaths(kubeletRoot + "/plugins/" + kubetest.DriverName))
+				api.Put(driverNamespace(), daemon)
+				c, end := following(t, api)
+				defer end()
+				synctest.Wait()
+				node := &thisHost{t: t}
+				d, step := node.at(podMountPoint, false)
+				change := sync.OnceFunc(func() {
+					kubetest.Terminate(daemon)
+					api.Put(daemon)
+				})
+				api.wait = func(path string) {
+					if strings.Contains(path, slow) {
+						change()
+						time.Sleep(requestTimeout / 2)
+					}
+				}
+				_, err := c.with(node).Enter(t.Context(), d, step)
+				expect(t, "then", err, "has not been ready")
+			})
+		})
+	}
+}
+
+// TestListsThatHangTakeNoTurns: the steps that wait for one do not wait for one after the other.
+func TestListsThatHangTakeNoTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		synctest.Wait()
+		api.BreakFor(kubetest.ErrNoAnswer, "list", "persistentvolumes")
+		node := &thisHost{t: t}
+		d, step := node.at(podMountPoint, true)
+		gate := c.with(node)
+		var all sync.WaitGroup
+		began := time.Now()
+		for range 8 {
+			all.Go(func() {
+				_, err := gate.Enter(t.Context(), d, step)
+				expect(t, "a step", err, "does not answer")
+			})
+		}
+		all.Wait()
+		if took := time.Since(began); took > listTime+requestTimeout {
+			t.Errorf("it took %v", took)
+		}
+		d, step = node.at(podMountPoint, false)
+		_, err := gate.Enter(t.Context(), d, step)
+		expect(t, "one that needs no list", err, "")
+	})
+}
+
 // TestStepsDoNotWaitForEachOther, although each asks for the namespace of the driver's pod.
 func TestStepsDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

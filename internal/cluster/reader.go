@@ -50,9 +50,14 @@ type reader struct {
 	mu sync.Mutex
 	// objects has what the API last said, by keyOf.
 	objects map[string]cached
-	// unavailable is why the API did not answer, retryAt when it is asked again.
-	unavailable error
-	retryAt     time.Time
+	// down is for all requests, listsDown for lists.
+	down, listsDown outage
+}
+
+// outage is why the API did not answer, and until when it is not asked again.
+type outage struct {
+	err   error
+	until time.Time
 }
 
 // cached is what the API last said of one name.
@@ -110,17 +115,24 @@ func whole[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, na
 
 // send sends a request within a limit, unless the API did not answer a moment ago. What may be wrong
 // with one object alone says nothing of others: 500 (InternalError), as for one that cannot be
-// decrypted, and any error for a Secret, for which the API may wait for a key service. Nor does a long list.
+// decrypted, and any error for a Secret, for which the API may wait for a key service. A list says something
+// of lists alone, which take turns.
 func (r *reader) send(ctx context.Context, what request, limit *semaphore.Weighted, send func() error) error {
 	if err := limit.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer limit.Release(1)
+	own := &r.down
+	if what.Verb == "list" {
+		own = &r.listsDown
+	}
 	r.mu.Lock()
-	retryAt, unavailable := r.retryAt, r.unavailable
+	known := []outage{r.down, *own}
 	r.mu.Unlock()
-	if time.Now().Before(retryAt) {
-		return unavailable
+	for _, o := range known {
+		if time.Now().Before(o.until) {
+			return o.err
+		}
 	}
 	err := send()
 	if ctx.Err() != nil { // the caller's time is over, which says nothing of the API
@@ -129,12 +141,12 @@ func (r *reader) send(ctx context.Context, what request, limit *semaphore.Weight
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !isUnavailable(err) {
-		r.retryAt = time.Time{}
+		*own = outage{}
 		return err
 	}
 	err = fmt.Errorf("the Kubernetes API does not answer: %w", err)
-	if isOutage(err) && what.GroupResource != secretKind.GroupResource && what.Verb != "list" {
-		r.unavailable, r.retryAt = err, time.Now().Add(unavailableTime)
+	if isOutage(err) && what.GroupResource != secretKind.GroupResource {
+		*own = outage{err, time.Now().Add(unavailableTime)}
 	}
 	return err
 }
@@ -228,7 +240,7 @@ func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, until
 	if !found {
 		return o, kept.until, true
 	}
-	if kept.object != nil {
+	if kept.object != nil && time.Now().Before(kept.until) { // a restore of etcd has resourceVersions go back
 		order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), informed.GetResourceVersion())
 		if err == nil && order > 0 {
 			return o, kept.until, true

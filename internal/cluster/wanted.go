@@ -63,12 +63,13 @@ func (w *view) containerRuns(p *corev1.Pod) bool {
 }
 
 // leftOver reports whether what runs in a pod may be left over from its containers: it has hostPID, and has ended or
-// is terminating. kubelet unmounts the pod's volumes then.
+// is terminating, or the API does not know it. kubelet unmounts the pod's volumes then.
 func (w *view) leftOver(podUID string) bool {
 	_, gone := w.c.gone.Get(podUID)
-	return gone || slices.ContainsFunc(w.pods, func(p *corev1.Pod) bool {
+	known := w.c.pod(podUID)
+	return gone || known != nil && known.Spec.HostPID && !slices.ContainsFunc(w.pods, func(p *corev1.Pod) bool {
 		ends := p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		return string(p.UID) == podUID && p.Spec.HostPID && ends
+		return string(p.UID) == podUID && !ends
 	})
 }
 

@@ -81,7 +81,7 @@ func (c *Cluster) mayWriteNow(t *testing.T, name volumeName) error {
 		return err
 	}
 	unattached, err := w.attached(t.Context())
-	return cmp.Or(err, w.mayWrite(unattached))
+	return cmp.Or(err, w.mayWrite(t.Context(), unattached))
 }
 
 // errNoRule is an answer of RBAC.
