@@ -78,6 +78,9 @@ func ask(ctx context.Context, b Bucket) (answer, error) {
 		return failure(err), nil
 	}
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, of which no context ends a read
+		return b.read(response, nil), nil
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
 	if err != nil {
 		return failure(err), nil // what came so far is no list, and may lack a code

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -301,6 +303,19 @@ func TestNoMoreThanItMayRead(t *testing.T) {
 		"a header": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Large", strings.Repeat("x", 32<<10))
 			respond(200, nil, list)(w, r)
+		},
+		"another protocol, and silence": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"))
+			_ = conn.SetReadDeadline(time.Now().Add(4 * askTimeout))
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("it is waited for what the server says then")
+			}
 		},
 		"a bomb": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
