@@ -93,17 +93,17 @@ func TestCheckBucket(t *testing.T) {
 	}{
 		{
 			args:   []string{"--secret-dir", secretDir(t, s.URL, nil)},
-			stdout: "healthy: bucket data at " + s.URL + ": 200, a list\n",
+			stdout: "healthy: 200, a list\n",
 		},
 		{
 			args:   []string{"--secret-dir", secretDir(t, refuses.URL, nil)},
 			code:   exitAbnormal,
-			stdout: "abnormal: bucket data at " + refuses.URL + ": CredentialsRefused (403, InvalidAccessKeyId). To do: issue new",
+			stdout: "abnormal: CredentialsRefused (403, InvalidAccessKeyId). To do: issue new",
 		},
 		{
 			args:   []string{"--secret-dir", secretDir(t, odd.URL, nil)},
 			code:   exitNoAnswer,
-			stdout: "not judged: bucket data at " + odd.URL + ": 403, and no code that is known here\n",
+			stdout: "not judged: 403, and no code that is known here\n",
 		},
 		{args: []string{"--secret-dir", t.TempDir()}, code: exitNoAnswer, stdout: "not judged: "},
 		{
@@ -301,6 +301,22 @@ func TestCredentialsAreQuotedNowhere(t *testing.T) {
 	} {
 		for _, output := range []string{asTable, asJSON, asYAML} {
 			quotesNothing(t, canaries, "--secret-dir", dir, "-o", output)
+		}
+	}
+}
+
+// TestKeysAreMixedUp has a credential, of letters and digits only, in each key that has a name.
+func TestKeysAreMixedUp(t *testing.T) {
+	const secret = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01"
+	s := newFakeS3(t, "list")
+	for _, files := range []map[string]string{
+		{"COSI_S3_BUCKET_ID": secret, "COSI_S3_ACCESS_SECRET_KEY": "data"},
+		{"COSI_S3_REGION": secret, "COSI_S3_ACCESS_SECRET_KEY": "us-east-1"},
+		{"COSI_S3_ENDPOINT": "http://" + secret + ".invalid", "COSI_S3_ACCESS_SECRET_KEY": s.URL},
+		{"COSI_PROTOCOL": "", "AWS_ACCESS_KEY_ID": "id", "AWS_REGION": secret, "AWS_SECRET_ACCESS_KEY": "us-east-1"},
+	} {
+		for _, output := range []string{asTable, asJSON} {
+			quotesNothing(t, []string{secret}, "--secret-dir", secretDir(t, s.URL, files), "-o", output)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,27 +51,6 @@ func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 func (b Bucket) region() string { return cmp.Or(b.Region, "us-east-1") }
-
-// server returns the endpoint without its path, in which a credential may stand in a spelling that
-// redact does not know.
-func (b Bucket) server() string {
-	at, err := url.Parse(b.Endpoint)
-	if err != nil {
-		return ""
-	}
-	return at.Scheme + "://" + at.Host
-}
-
-// redact takes credentials out of a text of which no part is a server's: who mixes up two
-// keys of a Secret has the bucket named after a credential.
-func (b Bucket) redact(text string) string {
-	for _, s := range []Secret{b.SecretAccessKey, b.SessionToken, b.AccessKeyID} {
-		if s != "" {
-			text = strings.ReplaceAll(text, string(s), redacted)
-		}
-	}
-	return text
-}
 
 // ReadDir returns the access that the files of a mounted Secret describe: with the keys of
 // COSI v1alpha2, with BucketInfo of v1alpha1, or with the names that AWS's tools use, which

@@ -75,7 +75,7 @@ func diagnose(b Bucket, a answer, condition Condition, known bool) Report {
 		beside, _ := rowOf(answer{Code: expiring})
 		report.add(beside.Condition, "their end is "+b.Expires.Format(time.RFC3339))
 	}
-	report.Message = b.redact(report.message(b, a))
+	report.Message = report.message(a)
 	return report
 }
 
@@ -88,18 +88,18 @@ func (r *Report) add(c Condition, evidence string) {
 	r.Conditions = append(r.Conditions, c)
 }
 
-// message is the report in a line:
+// message is the report in a line. It names neither bucket nor server, which are a credential where
+// two keys of a Secret are mixed up:
 //
-//	abnormal: bucket data at https://s3.example.com: CredentialsRefused (403, InvalidAccessKeyId). To do: issue ...
-func (r Report) message(b Bucket, a answer) string {
+//	abnormal: CredentialsRefused (403, InvalidAccessKeyId). To do: issue ...
+func (r Report) message(a answer) string {
 	var conditions, advice []string
 	for _, c := range r.Conditions {
 		conditions = append(conditions, fmt.Sprintf("%s (%s)", c.Reason, c.Message))
 		advice = append(advice, c.Advice)
 	}
-	text := fmt.Sprintf("%s: bucket %s at %s: ", r.Verdict, b.Name, b.server())
 	if len(conditions) == 0 {
-		return text + a.evidence()
+		return r.Verdict + ": " + a.evidence()
 	}
-	return text + strings.Join(conditions, "; ") + ". To do: " + strings.Join(advice, "; ")
+	return r.Verdict + ": " + strings.Join(conditions, "; ") + ". To do: " + strings.Join(advice, "; ")
 }

@@ -49,7 +49,7 @@ func checksItsBucket(t *testing.T, n *Node) {
 
 	job := n.bucketJob()
 	app := n.bucketApp(job.Spec.Template.Spec)
-	n.bucketSays(job, "healthy: bucket "+harness.S3Bucket)
+	n.bucketSays(job, "healthy: 200, a list")
 	server.Revoke("first")
 	n.bucketSays(job, "CredentialsRefused")
 	why := func() string {
@@ -70,7 +70,7 @@ func checksItsBucket(t *testing.T, n *Node) {
 	if out := why(); !strings.Contains(out, "\nSecretChanged: pod "+app.Name+" ") {
 		t.Error(out)
 	}
-	n.bucketSays(job, "healthy: bucket "+harness.S3Bucket)
+	n.bucketSays(job, "healthy: 200, a list")
 	// A change of the pod has kubelet look for that of the Secret at once.
 	n.Cluster.Kubectl(t, "annotate", "pod", app.Name, "--namespace="+bucketNamespace, "look=now")
 	eventually(t, "the running pod has the new key", func() error {
