@@ -149,6 +149,12 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	b.helps, b.failures = false, b.failures+1
 	b.until = now.Add(retry.From(trialBackoff).AfterWithJitter(b.failures))
 	after, again := retry.After(class, v.failures)
+	passes := func(f healer.Refusal) bool {
+		return slices.Contains([]healer.Rule{healer.RuleAPI, healer.RuleDrain, healer.RuleDriverGrace, healer.RuleSelfRepair}, f.Rule)
+	}
+	if !again && slices.ContainsFunc(r.report.Refused, passes) { // the step that was refused may help
+		after, again = retry.After(api.Class{Tier: api.Retriable, Type: api.TypeExecution}, v.failures)
+	}
 	if !again {
 		after = retry.Transient.After(v.failures) // for what is wrong if it is something else
 	}

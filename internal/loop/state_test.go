@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +147,30 @@ func TestTheLastErrorIsTold(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		told("")
 	})
+}
+
+// A step that failed for good is told, also beside one that was refused for a moment, for which the
+// volume is tried again.
+func TestAFailureBesideARefusal(t *testing.T) {
+	for rule, left := range map[healer.Rule]bool{healer.RuleAPI: false, healer.RuleWrite: true} {
+		for _, err := range []error{syscall.ENODEV, context.DeadlineExceeded} {
+			n := acting(1)
+			n.healed = func(r healer.Report) (healer.Report, error) {
+				r.Refused = []healer.Refusal{{Step: "rebind", Rule: rule}}
+				return r, nil
+			}
+			run(t, n, func() {
+				start := time.Now()
+				n.breaks("v0", fault{reason: healer.Disconnected, err: err})
+				time.Sleep(time.Hour)
+				s := n.loop.States(context.Background()).Volumes[0]
+				left := left && errors.Is(err, syscall.ENODEV)
+				if heals := n.healsOf("v0", start); s.Error != "replace at /pods/0: "+err.Error() || (s.Left != healer.LeftAlone{}) != left || (len(heals) == 1) != left {
+					t.Errorf("%s, %v: healed at %v, %+v", rule, err, heals, s)
+				}
+			})
+		}
+	}
 }
 
 // A volume that cannot be judged is neither healthy nor abnormal: what was wrong before is kept

@@ -95,14 +95,12 @@ func (r Report) FailureText(c api.Class) string {
 	return ""
 }
 
-// Failure returns the class of what kept the steps from healing: of the errors, and of refusals that
-// pass, the one that promises most. It is false where no step ran.
+// Failure returns the class of what kept the steps from healing: of the errors the one
+// that promises most. It is false where no step ran.
 func (r Report) Failure() (api.Class, bool) {
 	worst := map[api.Tier]int{api.Transient: 1, api.Retriable: 2, api.Terminal: 3}
 	best, found := api.Class{Tier: api.Retriable, Type: api.TypeExecution}, len(r.Steps) > 0
-	failed := slices.ContainsFunc(r.Refused, func(f Refusal) bool {
-		return slices.Contains([]Rule{RuleAPI, RuleDrain, RuleDriverGrace, RuleSelfRepair}, f.Rule)
-	})
+	failed := false
 	for _, o := range r.Steps {
 		if o.Err == nil {
 			continue
