@@ -89,6 +89,9 @@ func Classify(err error) api.Class {
 		if !slices.Contains([]api.Type{api.TypePermission, api.TypeExecution, api.TypeValidation, api.TypeTimeout}, c.Type) {
 			c.Type = api.TypeUnknown // a provider's own would be a metric's label
 		}
+		if !slices.Contains([]api.Tier{api.Transient, api.Retriable, api.Terminal}, c.Tier) {
+			c.Tier = api.Retriable
+		}
 		return c
 	}
 	for _, row := range ownRows {

@@ -58,6 +58,8 @@ func TestClassify(t *testing.T) {
 		{err: classified{api.Transient, api.TypeTimeout}, want: "transient/timeout"},
 		{err: classified{api.Transient, "\xff"}, want: "transient/unknown"},
 		{err: classified{Tier: api.Terminal}, want: "terminal/unknown"},
+		{err: classified{Type: api.TypeExecution}, want: "retriable/execution"},
+		{err: classified{"\xff", "\xff"}, want: "retriable/unknown"},
 	} {
 		if got := Classify(tc.err).String(); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.err, got, tc.want)
