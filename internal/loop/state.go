@@ -31,7 +31,7 @@ func (l *Loop) states() healer.LoopState {
 	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
 	checked := l.discovered
 	for _, v := range l.known.all {
-		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed, Since: v.sick.since, Left: v.sick.left}
+		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed, Failed: v.failedAt, Since: v.sick.since, Left: v.sick.left}
 		if v.isSick() {
 			s.Tries = v.tries
 		}
@@ -59,12 +59,12 @@ func (v *volume) record(r result, now time.Time) {
 	switch kind := healer.KindOf(r.err); {
 	case kind == healer.KindBusy, kind == healer.KindNotFound:
 	case r.err != nil:
-		v.failed = oneLine(r.err.Error())
+		v.failed, v.failedAt = oneLine(r.err.Error()), now
 	case r.heals:
 		class, _ := r.report.Failure()
-		v.failed = oneLine(r.report.FailureText(class))
+		v.failed, v.failedAt = oneLine(r.report.FailureText(class)), now
 	case !r.report.After.Sick():
-		v.failed = ""
+		v.failed, v.failedAt = "", time.Time{}
 	}
 	switch {
 	case r.err == nil:

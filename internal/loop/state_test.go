@@ -134,7 +134,7 @@ func TestTheLastErrorIsTold(t *testing.T) {
 	run(t, n, func() {
 		told := func(want string) {
 			t.Helper()
-			if s := n.loop.States(context.Background()); len(s.Volumes) != 1 || !strings.Contains(s.Volumes[0].Error, want) || want == "" && s.Volumes[0].Error != "" {
+			if s := n.loop.States(context.Background()); len(s.Volumes) != 1 || !strings.Contains(s.Volumes[0].Error, want) || (want == "") != (s.Volumes[0].Error == "") || (want == "") != s.Volumes[0].Failed.IsZero() {
 				t.Errorf("want the error %q: %+v", want, s.Volumes)
 			}
 		}

@@ -46,9 +46,10 @@ type volume struct {
 	expected time.Time
 	verdict  healer.Verdict
 	health   []healer.HealthEntry
-	// failed is healer.VolumeState.Error.
-	failed string
-	sick   sickness
+	// failed is healer.VolumeState.Error, failedAt its Failed.
+	failed   string
+	failedAt time.Time
+	sick     sickness
 	// healed is when the loop's last heal of it ended.
 	healed time.Time
 	backoff

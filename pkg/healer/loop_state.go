@@ -20,8 +20,9 @@ type VolumeState struct {
 	Tries int
 	// Left says why the loop tries no more; zero while it does, or nothing is wrong.
 	Left LeftAlone
-	// Error is what the loop's last check or heal failed at; empty since one did not.
-	Error string
+	// Error is what the loop's last check or heal failed at, and Failed when; empty since one did not.
+	Error  string
+	Failed time.Time
 }
 
 // LoopState is what the loop knows of all volumes at one time.

@@ -2,6 +2,7 @@ package nodeserver
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -23,19 +24,24 @@ func (a admin) loopStates(ctx context.Context) (loop healer.LoopState, byKey map
 }
 
 // addStates adds what the loop knows of volumes, or what a call showed that came later: then nothing
-// of the loop's but when it checks the volume next. It returns whether the loop checks volumes: else
-// nothing renews what is known.
+// of the loop's but when it checks the volume next, and an error that came later still. It returns
+// whether the loop checks volumes: else nothing renews what is known.
 func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops bool) {
 	loop, byKey := a.loopStates(ctx)
 	for _, v := range volumes {
 		key := volumeKey{v.GetDriver(), v.GetVolumeId()}
 		s := byKey[key]
-		last, known := a.server.answers.Get(key)
+		known, _ := a.server.answers.Get(key)
+		last, _ := known.(lastAnswer)
+		failed := s.Failed.After(last.Checked)
+		unanswered := failed && slices.ContainsFunc(s.Health, func(e healer.HealthEntry) bool { return e.Reason == healer.CheckUnanswered })
 		// The loop publishes an answer a moment after it has it; one that hangs has no states.
-		if known && last.(lastAnswer).Checked.After(s.Checked) && (!last.(lastAnswer).ofLoop || s.Checked.IsZero()) {
-			due := s.Due
-			s = last.(lastAnswer).VolumeState
-			s.Due = due
+		if last.Checked.After(s.Checked) && (!last.ofLoop || s.Checked.IsZero()) && !unanswered {
+			last.Due = s.Due
+			if failed {
+				last.Error = s.Error
+			}
+			s = last.VolumeState
 		}
 		if !loop.On {
 			s.Due = time.Time{}

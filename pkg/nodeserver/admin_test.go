@@ -143,7 +143,19 @@ func TestAdminListsTheLastAnswer(t *testing.T) {
 	if v, _ := list(); v.GetVerdict() != "abnormal" || v.GetAbnormalSince() != nil || v.GetTries() != 0 || v.GetLeft() != "" || v.GetError() != "" || v.GetDue() == nil {
 		t.Errorf("a call's after it: %v", v)
 	}
-	known.Verdict = healer.Healthy
+	known.Failed = time.Now()
+	if v, _ := list(); v.GetVerdict() != "abnormal" || v.GetAbnormalSince() != nil || v.GetError() != "no" {
+		t.Errorf("a call's, and the loop failed after it: %v", v)
+	}
+	known.Verdict, known.Health = "", []healer.HealthEntry{{Status: healer.Unknown, Reason: healer.CheckUnanswered}}
+	if v, _ := list(); v.GetVerdict() != "" || !slices.Equal(v.GetReasons(), []string{"CheckUnanswered"}) || v.GetError() != "no" {
+		t.Errorf("a call's, and the loop failed for long after it: %v", v)
+	}
+	known.Failed = seen
+	if v, _ := list(); v.GetVerdict() != "abnormal" || v.GetError() != "" {
+		t.Errorf("a call's, and the loop failed for long before it: %v", v)
+	}
+	known.Verdict, known.Health = healer.Healthy, nil
 	loop.On = false
 	if v, off := list(); v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted"}) || v.GetDue() != nil || !off {
 		t.Errorf("%v, off: %t", v, off)
