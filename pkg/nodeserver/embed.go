@@ -38,13 +38,17 @@ func (s *Server) Register(g *grpc.Server) {
 	}
 }
 
-// admitInDriver admits a call of a driver's own server, which may have been made without Options.
+// admitInDriver admits a call of a driver's own server, which may have been made without Options. A
+// panic of MayCall would end the driver.
 func (s *Server) admitInDriver(ctx context.Context) (_ context.Context, err error) {
 	if _, known := peerOf(ctx); known {
 		return s.ownGuard("AllowedUIDs").admit(ctx)
 	}
 	defer func() {
-		if err != nil {
+		if p := recover(); p != nil {
+			logPanic(ctx, "MayCall", p)
+			err = errPanicked
+		} else if err != nil {
 			klog.FromContext(ctx).Info("Call refused", keyError, printable.Line(err.Error(), logTextBytes))
 		}
 	}()

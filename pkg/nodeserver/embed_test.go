@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -91,6 +92,29 @@ func TestRegisterWithADriversServer(t *testing.T) {
 				t.Errorf("the driver's own service: %v", err)
 			}
 		})
+	}
+}
+
+// TestMayCallPanics: the driver lives, and neither a call nor a stream is let in.
+func TestMayCallPanics(t *testing.T) {
+	logged := captureLog(t, "0")
+	h := &fakeHealer{during: func(context.Context) { t.Error("the caller is let in") }}
+	cfg := testConfig(h)
+	cfg.Volumes = fakeVolumes{}
+	cfg.MayCall = func(context.Context) (string, error) { panic(canary) }
+	conn := serveInDriver(t, cfg, false)
+	_, err := healerpb.NewHealerNodeClient(conn).NodeHealer(testContext(t), goodRequest())
+	stream, streamErr := adminpb.NewAdminClient(conn).ListVolumes(testContext(t), &adminpb.ListVolumesRequest{})
+	if streamErr == nil {
+		_, streamErr = stream.Recv()
+	}
+	for _, err := range []error{err, streamErr} {
+		if got := status.Convert(err); got.Code() != codes.Unknown || got.Message() != "internal error, see the log of the server" {
+			t.Errorf("got %v", err)
+		}
+	}
+	if text := logged(); !strings.Contains(text, "MayCall") || strings.Contains(text, canary) {
+		t.Error(text)
 	}
 }
 
