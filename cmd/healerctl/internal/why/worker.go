@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -166,14 +167,15 @@ func mayMount(p procfs.Proc) bool {
 // maxArgumentBytes is many times what a mount's arguments have; a process may have megabytes.
 const maxArgumentBytes = 64 << 10
 
-// optionsFollow fits -o, also behind other letters as in -no, and --options or a part of it.
-var optionsFollow = regexp.MustCompile(`^-(\w*[oO]|-o.*)$`)
+// optionsFollow fits -o, also behind other letters as in -no, and --options or a part of it; not -oro,
+// which has its options in itself.
+var optionsFollow = regexp.MustCompile(`^-([^-oO]*[oO]|-o[^=]*)$`)
 
 // lastPath returns where a program mounts or unmounts: of
 //
 //	mount.cifs //server/share /dir -o username=u,password=p
 //
-// the last argument that is a path, and never one of the options, which may hold a password. Empty:
+// the last argument that is a path, and never options or a share, which may hold a password. Empty:
 // there is none. It hangs as long as the process's memory is locked (mmap_lock).
 func lastPath(pid int) (string, error) {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -187,7 +189,7 @@ func lastPath(pid int) (string, error) {
 	}
 	all := strings.Split(string(raw), "\x00")
 	for i := len(all) - 1; i > 0; i-- {
-		if strings.HasPrefix(all[i], "/") && !optionsFollow.MatchString(all[i-1]) {
+		if strings.HasPrefix(all[i], "/") && !strings.HasPrefix(all[i], "//") && !optionsFollow.MatchString(all[i-1]) {
 			return all[i], nil
 		}
 	}
@@ -272,7 +274,8 @@ func listensAt(ctx context.Context, q driverQuery) (string, error) {
 }
 
 func ask(ctx context.Context, socket, method string, req, resp any) error {
-	client, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	target := url.URL{Scheme: "unix", Path: socket} // a path may hold % and ?
+	client, err := grpc.NewClient(target.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}

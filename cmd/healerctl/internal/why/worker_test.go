@@ -61,6 +61,9 @@ func TestLastPath(t *testing.T) {
 		{[]string{"//server/share", "/dir", "-o", "/p"}, "/dir"},
 		{[]string{"//server/share", "/dir", "-no", "/p"}, "/dir"},
 		{[]string{"//server/share", "/dir", "--options", "/p"}, "/dir"},
+		{[]string{"//u:p@server/share", "-oro", "/dir"}, "/dir"},
+		{[]string{"//u:p@server/share", "--options=ro", "/dir"}, "/dir"},
+		{[]string{"--target", "/dir", "--source", "//u:p@server/share"}, "/dir"},
 		{[]string{"-ocredentials=/p", "host:/share", "-l", "/dir"}, "/dir"},
 		{[]string{strings.Repeat("x", 100_000), "/the/last one"}, ""},
 	} {
@@ -103,9 +106,9 @@ func TestPodDirectoriesBehindLink(t *testing.T) {
 	}
 }
 
-// A driver's directory may have another name than the driver.
+// A driver's directory may have another name than the driver, and kubelet's any.
 func TestDriverThatListensElsewhere(t *testing.T) {
-	kubelet := layout.Kubelet{Root: t.TempDir()}
+	kubelet := layout.Kubelet{Root: t.TempDir() + "/%?#"}
 	q := driverQuery{kubelet, "d.example.com"}
 	elsewhere := filepath.Join(kubelet.Root, "plugins/d/csi.sock")
 	for _, dir := range []string{kubelet.Registrations(), filepath.Dir(elsewhere)} {
