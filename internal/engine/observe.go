@@ -56,6 +56,7 @@ type observation struct {
 }
 
 func (o *observation) run(ctx context.Context, v healer.Volume) (err error) {
+	began := node.SinceBoot() // before the mount table is read: what is saved from here on may be newer
 	read := o.node.Mounts
 	if o.topology {
 		read = o.node.Topology
@@ -72,7 +73,7 @@ func (o *observation) run(ctx context.Context, v healer.Volume) (err error) {
 	o.c = healer.Case{
 		Volume:      v,
 		BootID:      o.node.BootID(),
-		Began:       node.SinceBoot(),
+		Began:       began,
 		BootTime:    o.node.BootTime(),
 		Superblocks: map[facts.Dev]healer.Superblock{},
 	}
@@ -125,13 +126,13 @@ func (o *observation) remember(change func(*scannedVolume)) {
 }
 
 func (o *observation) loadRecord(ctx context.Context) {
+	o.known = o.engine.scanned.get(o.volumeKey()) // first: healthy is of this record, or an older one
 	record, err := o.engine.read(o.c.Driver, o.c.Volume.ID)
 	if err != nil {
 		// Without a record less can be healed, and nothing wrong is done.
 		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
 	}
 	o.c.Record = record
-	o.known = o.engine.scanned.get(o.volumeKey())
 	o.c.WasLookedUp = o.known.lookedUp
 	if o.c.RecordOfThisBoot() {
 		o.c.LastSeen = min(o.c.Began, cmp.Or(o.known.healthy, record.LastSeen.Sub(o.c.BootTime))) // the wall clock may have been set since

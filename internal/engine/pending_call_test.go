@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -133,6 +134,7 @@ func TestRestagingUntilItAnswers(t *testing.T) {
 			t.Errorf("%s: begun: %v, pending: %v", name, c.Restaging(), c.Pending(healer.Restage))
 		}
 		for _, conditions := range [][]healer.Condition{nil, {{Status: healer.Inaccessible, Reason: healer.Disconnected, MountPoint: podA}}} {
+			c.Began = node.SinceBoot()
 			b.notes.records = map[key]healer.Record{volumeKey(driver, volID): *c.Record}
 			if err := b.engine.save(t.Context(), healer.Diagnosis{Case: c, Conditions: conditions}, &volumeLock{table: b.engine.locks}); err != nil {
 				t.Fatal(err)

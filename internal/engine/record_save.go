@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -24,10 +25,11 @@ const recordIntervalFUSE = 5 * time.Minute
 // save keeps on disk what the next calls need.
 func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock) error {
 	unusable := func(c healer.Condition) bool { return c.Disables() || c.Ambiguous }
-	// A check that began later has seen newer mounts: the id that it saw must not stand beside older ones.
+	// Another check that has saved since this one began may have seen newer mounts: the id that it saw must not
+	// stand beside older ones, or another volume's mount counts as this volume's. The next check saves.
 	alone := func(save func()) error {
 		return lock.alone(func() {
-			if e.scanned.get(volumeKey(d.Case.Driver, d.Case.Volume.ID)).healthy <= d.Case.Began {
+			if e.scanned.get(volumeKey(d.Case.Driver, d.Case.Volume.ID)).saved <= d.Case.Began {
 				save()
 			}
 		})
@@ -75,7 +77,9 @@ func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 			return // the volume works all the same; only a later heal will miss it
 		}
 	}
-	e.scanned.change(volume, func(v *scannedVolume) { v.healthy, v.newest = c.Began, max(v.newest, c.Newest) })
+	e.scanned.change(volume, func(v *scannedVolume) {
+		v.saved, v.healthy, v.newest = node.SinceBoot(), c.Began, max(v.newest, c.Newest)
+	})
 }
 
 // read returns a volume's record. Newest is that of the last check, which is in memory and only now
@@ -97,8 +101,10 @@ func (e *Engine) write(ctx context.Context, r healer.Record) error {
 	err := e.cfg.Records.Save(r)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot save the record of a volume", "driver", r.Driver)
+		return err
 	}
-	return err
+	e.scanned.change(volumeKey(r.Driver, r.VolumeID), func(v *scannedVolume) { v.saved = node.SinceBoot() })
+	return nil
 }
 
 // keepBaselines takes from the last record what a volume is compared with that is usable and

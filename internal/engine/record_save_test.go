@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -136,31 +137,138 @@ func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 	}
 }
 
-// Nor does a check save what it saw before another one, which began later and saved: else the id of the newer mounts
-// would stand beside the superblock that was there before.
-func TestOlderCheckSavesNothing(t *testing.T) {
-	b := newFixture(t)
-	b.healthy()
-	age(b, volumeKey(driver, volID), 2*time.Hour)
-	next := facts.Dev{Major: 8, Minor: 32}
-	b.examined = func() { // the first check has seen the old mounts
+// remount replaces the mounts of the volume by those of another device.
+func (b *fixture) remount(dev facts.Dev) {
+	for _, path := range []string{staging, podA} {
+		b.unmount(path)
+		b.mount(path, dev)
+	}
+	b.devices[dev] = b.devices[disk]
+}
+
+// pausedCheck begins a check that stops when its case is examined, until finish is called.
+func (b *fixture) pausedCheck() (finish func()) {
+	seen, goOn, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	b.fakeProvider.mu.Lock()
+	b.examined = func() {
 		b.examined = nil
 		b.fakeProvider.mu.Unlock()
-		defer b.fakeProvider.mu.Lock()
-		for _, path := range []string{staging, podA} {
-			b.unmount(path)
-			b.mount(path, next)
+		close(seen)
+		<-goOn
+		b.fakeProvider.mu.Lock()
+	}
+	b.fakeProvider.mu.Unlock()
+	go func() {
+		defer close(done)
+		b.check()
+	}()
+	<-seen
+	return func() { close(goOn); <-done }
+}
+
+func (b *fixture) check() {
+	if _, err := b.engine.Check(b.t.Context(), volume); err != nil {
+		b.t.Error(err)
+	}
+}
+
+// loading calls before before a record is loaded, once.
+type loading struct {
+	Records
+
+	before func()
+}
+
+func (l *loading) Load(driver, id string) (*healer.Record, error) {
+	if before := l.before; before != nil {
+		l.before = nil
+		before()
+	}
+	return l.Records.Load(driver, id)
+}
+
+// A check saves nothing where another one saved since it began: else the id of newer mounts would stand beside
+// the superblock that was there before. The next check saves again.
+func TestCheckSavesNothingOverAnother(t *testing.T) {
+	next := facts.Dev{Major: 8, Minor: 32}
+	another := facts.Mount{ID: 5000, OldID: 5000, OldParent: 1, Path: "/other", Root: "/", FSType: "ext4"}
+	for name, checks := range map[string]func(*fixture, *loading){
+		"the one that began first ends last": func(b *fixture, _ *loading) {
+			first := b.pausedCheck()
+			b.remount(next)
+			b.check()
+			first()
+		},
+		"the one that began first loads the record last": func(b *fixture, l *loading) {
+			l.before = func() { b.remount(next); b.check() }
+			b.check()
+		},
+		"the one that began last finds its record unchanged": func(b *fixture, _ *loading) {
+			before := slices.Clone(b.mounts)
+			b.remount(next)
+			first := b.pausedCheck()
+			another.Dev = next
+			b.mounts = append(before, another)
+			last := b.pausedCheck()
+			first()
+			last()
+		},
+		"the one that began last ends a restage": func(b *fixture, _ *loading) {
+			r := b.record()
+			r.Restaging = true
+			_ = b.notes.Save(r)
+			b.remount(next)
+			first := b.pausedCheck()
+			last := b.pausedCheck()
+			first()
+			b.fall(podA, healer.NotMounted)
+			last()
+			b.recover(podA)
+		},
+	} {
+		var l *loading
+		b := newFixture(t, func(c *Config) { l = &loading{Records: c.Records}; c.Records = l })
+		b.healthy()
+		age(b, volumeKey(driver, volID), 2*time.Hour)
+		checks(b, l)
+		r, err := b.engine.read(driver, volID)
+		if err != nil || !r.HasDev(next) || r.HasDev(disk) || r.NewestOf(next) >= another.ID {
+			t.Errorf("%s: %+v, %v", name, r, err)
 		}
-		b.devices[next] = b.devices[disk]
-		if _, err := b.engine.Check(t.Context(), volume); err != nil {
-			t.Error(err)
+		last := facts.Dev{Major: 8, Minor: 48}
+		b.remount(last)
+		b.check()
+		if r := b.record(); !r.HasDev(last) {
+			t.Errorf("%s: the next check saved nothing: %+v", name, r.MountPoints)
 		}
 	}
-	if _, err := b.engine.Check(t.Context(), volume); err != nil {
-		t.Fatal(err)
+}
+
+// What a step saves keeps nobody from saving what the same call proves afterwards.
+func TestHealedVolumeIsRecorded(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	next := facts.Dev{Major: 8, Minor: 32}
+	b.fall(podA, healer.NotMounted)
+	b.offer("restage", podA, healer.Restage, func() error { b.remount(next); return b.cure(podA)() })
+	b.steps[0].MountPoint = b.last().MountPoints[0]
+	saves := b.notes.saves
+	b.heal(volume)
+	if r := b.record(); b.notes.saves < saves+2 || !r.HasDev(next) || r.Restaging {
+		t.Errorf("%d saves, %+v", b.notes.saves-saves, r)
 	}
-	if r := b.record(); !r.HasDev(next) || r.HasDev(disk) {
-		t.Errorf("%+v", r.MountPoints)
+}
+
+// When a check saves while another one loads the record, that one may have the older record.
+func TestLastSeenIsThatOfTheRecord(t *testing.T) {
+	var l *loading
+	b := newFixture(t, func(c *Config) { l = &loading{Records: c.Records}; c.Records = l })
+	b.healthy()
+	before := b.engine.scanned.get(volumeKey(driver, volID)).healthy
+	l.before = b.check
+	b.check()
+	if got := b.last().LastSeen; got != before {
+		t.Errorf("%s, the record is of %s", got, before)
 	}
 }
 

@@ -30,6 +30,8 @@ type scannedVolume struct {
 	newest uint64
 	// healthy is when that check began, in time since the boot.
 	healthy time.Duration
+	// saved is when the record was last written, or newest raised, in time since the boot.
+	saved time.Duration
 	// started is the highest unique id of mounts at mount points without a record for which
 	// a scan found no container that started with something else.
 	started uint64
