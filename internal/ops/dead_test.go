@@ -38,7 +38,7 @@ func TestIsCopy(t *testing.T) {
 // Nor is what answers taken for dead, or what may answer others.
 func TestStillDead(t *testing.T) {
 	for errno, refused := range map[syscall.Errno]bool{
-		0: true, unix.EINTR: true, unix.EACCES: true, unix.EPERM: true, unix.ENOTCONN: false, unix.EIO: false, unix.ESHUTDOWN: false,
+		0: true, unix.EINTR: true, unix.EACCES: true, unix.EPERM: true, unix.EKEYEXPIRED: true, unix.ENOTCONN: false, unix.EIO: false, unix.ESHUTDOWN: false,
 	} {
 		if err := stillDead("fuse.x", errno); errors.Is(err, operation.ErrRefused) != refused || !refused && err != nil {
 			t.Errorf("%v: %v", errno, err)

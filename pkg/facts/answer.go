@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -54,11 +55,16 @@ func (a Answer) String() string {
 	return fmt.Sprintf("%s: %s (%s)", a.Op, a.Errno.Error(), ErrnoName(a.Errno))
 }
 
+// Denials are the errnos that deny access.
+func Denials() []syscall.Errno {
+	return []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY}
+}
+
 // MayWork reports whether a filesystem that answers with an errno may work nevertheless: the call was
 // interrupted, or a FUSE daemon, which lives, denies root alone. An evicted client of CephFS, and one of SMB
 // with an old password, deny access to all.
 func MayWork(fsType string, e syscall.Errno) bool {
-	return e == syscall.EINTR || IsFUSE(fsType) && !IsCeph(fsType) && (e == syscall.EACCES || e == syscall.EPERM)
+	return e == syscall.EINTR || IsFUSE(fsType) && !IsCeph(fsType) && slices.Contains(Denials(), e)
 }
 
 // ErrnoName returns the name of an errno, as in "ENOTCONN".

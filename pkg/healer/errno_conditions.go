@@ -37,9 +37,7 @@ func ConditionRows() []ConditionRow { return slices.Clone(conditionRows) }
 
 // A row without ServerUnreachable beside it is about what a server itself answers with.
 var conditionRows = []ConditionRow{
-	{Errnos: []syscall.Errno{
-		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
-	}, Reason: PermissionDenied},
+	{Errnos: facts.Denials(), Reason: PermissionDenied},
 	// EBLOCKLISTED of linux/ceph/rados.h: the cluster evicted this node.
 	{Errnos: []syscall.Errno{syscall.ESHUTDOWN}, Filesystem: "Ceph", Reason: PermissionDenied, fits: onCeph},
 	{Errnos: []syscall.Errno{syscall.ENOTCONN, syscall.ECONNABORTED}, Reason: Disconnected, Beside: []Reason{DaemonGone, ServerUnreachable}},
