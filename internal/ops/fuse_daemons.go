@@ -25,6 +25,7 @@ const daemonsLimit = 1024
 // daemons finds the processes that have the device of a mounted FUSE connection open. A driver that
 // the server is part of may be one.
 func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
+	rest := min(itemTimeout, time.Until(s.end)/2) // the budget is half of what there is until the deadline
 	pids, err := s.proc.pids()
 	if err != nil {
 		return a, err
@@ -90,17 +91,18 @@ func (s *scan) daemons(q ProcessesQuery) (a ProcessesAnswer, err error) {
 		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d facts.FUSEDaemon) bool { return d.Connection == k.Connection })
 	})...)
 	a.Peers = s.peers(connected)
-	s.end = s.end.Add(itemTimeout) // the processes that were not read are counted nevertheless
+	s.end = s.end.Add(rest) // the processes that were not read are counted nevertheless
 	s.cut = false
 	unread := s.describe(slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return read[pid] }))
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
-	a.Blocked = blocked(&reading)
+	a.Blocked = blocked(&reading, s.end)
 	return a, nil
 }
 
-// blocked returns the pods of which a thread that reads waits in the kernel. Any other ends within itemTimeout.
-func blocked(reading *sync.Map) []string {
-	for end := time.Now().Add(itemTimeout); ; time.Sleep(time.Millisecond) {
+// blocked returns the pods of which a thread that reads waits in the kernel. Any other ends within itemTimeout;
+// the answer does not wait for that beyond latest, or the walk misses its deadline.
+func blocked(reading *sync.Map, latest time.Time) []string {
+	for end := time.Now().Add(min(itemTimeout, time.Until(latest))); ; time.Sleep(time.Millisecond) {
 		pods := map[string]bool{}
 		reading.Range(func(_, pod any) bool { pods[pod.(string)] = true; return true })
 		if len(pods) == 0 || time.Now().After(end) {

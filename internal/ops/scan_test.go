@@ -193,6 +193,21 @@ func TestBlockedPods(t *testing.T) {
 	}
 }
 
+// The budget is half of --probe-timeout, which has to do for the rest of the walk, too.
+func TestBlockedProcessLeavesTimeToAnswer(t *testing.T) {
+	for _, budget := range []time.Duration{100 * time.Millisecond, itemTimeout, 2 * itemTimeout} {
+		s := &scan{proc: procTree(t, map[int]map[string]string{
+			10: {"stat": aStat, "cgroup": "0::/kubepods/poda/x\n", "fd/3": "-> /x", "fdinfo/3": "FIFO"},
+		})}
+		began := time.Now()
+		s.end = began.Add(budget)
+		a, err := s.daemons(ProcessesQuery{})
+		if took := time.Since(began); took >= 2*budget || err != nil || !slices.Equal(a.Blocked, []string{"a"}) {
+			t.Errorf("%s: took %s: %v, %v", budget, took, a.Blocked, err)
+		}
+	}
+}
+
 // A driver's pod may have hundreds of daemons, and a busy node may keep the worker from a processor.
 func TestPodThatTakesLongIsRead(t *testing.T) {
 	its := map[string]string{"cgroup": "0::/kubepods/poda/x\n", "fd/3": "-> /x", "fdinfo/3": "SLOW"}
