@@ -23,7 +23,7 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	case slices.ContainsFunc(p.Stack[1:], func(m facts.Mount) bool { return m.Dev != p.Stack[0].Dev }):
 		// A covered mount cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
-		found.Advice, found.Ambiguous = adviceRestage, !hadAll(c, p.Stack)
+		found.Advice, found.Ambiguous = adviceRestage, !succeeds(c, p.Stack)
 		if !slices.ContainsFunc(p.Stack, func(m facts.Mount) bool { return !facts.IsFUSE(m.FSType) }) {
 			found.Advice = adviceCovered
 		}
@@ -31,13 +31,14 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	return found
 }
 
-// hadAll reports whether all mounts of a stack but the top are of instances that the volume is known to have had. A driver
-// that mounts anew over each daemon that has ended, as JuiceFS does, leaves no doubt which storage the volume is.
-func hadAll(c healer.Case, stack []facts.Mount) bool {
+// succeeds reports whether the instance that a stack covers first is one that the volume is known to have had, and all
+// mounts are alike. A driver that mounts anew over each daemon that has ended, as JuiceFS does, leaves no doubt which
+// storage the volume is. What lies deeper was judged while that was at the top, and the record may not name it any more.
+func succeeds(c healer.Case, stack []facts.Mount) bool {
 	top := stack[0]
-	return c.RecordOfThisBoot() && !slices.ContainsFunc(stack[1:], func(m facts.Mount) bool {
-		known := m.Dev == top.Dev || c.Record.HasDev(m.Dev) || c.Replaced(m.Dev)
-		return !known || !facts.IsFUSE(m.FSType) || m.FSType != top.FSType || m.Source != top.Source
+	below := stack[slices.IndexFunc(stack, func(m facts.Mount) bool { return m.Dev != top.Dev })].Dev
+	return c.RecordOfThisBoot() && (c.Record.HasDev(below) || c.Replaced(below)) && !slices.ContainsFunc(stack, func(m facts.Mount) bool {
+		return !facts.IsFUSE(m.FSType) || m.FSType != top.FSType || m.Source != top.Source
 	})
 }
 

@@ -462,7 +462,14 @@ func TestDeadBeneathALiveOne(t *testing.T) {
 		!strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceCovered || f.Conditions[at].Ambiguous {
 		t.Errorf("%+v", f.Conditions)
 	}
+	// The record names 16 previous instances, and the stack has more.
+	if p := cases.With(cases.Outliving, covered(cases.Previously, facts.Dev{Minor: 80}))(); stacked(p, p.MountPoints[0]).Ambiguous {
+		t.Error("one that the record does not name any more: in doubt")
+	}
 	for name, doubt := range map[string]cases.Change{
+		"beneath the same one again": func(c *healer.Case) {
+			covered(cases.Renewed, facts.Dev{Minor: 80}, cases.Previously)(c)
+		},
 		"one that the volume is not known to have had": func(c *healer.Case) {
 			for i := range c.Record.MountPoints {
 				c.Record.MountPoints[i].Dev = cases.Renewed
