@@ -79,9 +79,8 @@ func (n *Node) probeFirst(ctx context.Context, q InspectQuery, call *storageCall
 // probe has a worker probe the superblock and examine the paths. An errno counts
 // when a second probe gives one too.
 func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
-	query, known := n.pathQueries(q.Paths)
 	whole := n.probeOf(*q.Probe)
-	query.Probe = whole
+	query := ops.InspectQuery{Paths: q.Paths, Probe: whole}
 	var a ops.InspectAnswer
 	for range 2 {
 		var err error
@@ -101,7 +100,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 		}
 	}
 	in := Inspection{Answer: a.Probe.Answer, Kind: a.Probe.Kind, ProbeFacts: a.Probe.ProbeFacts, Paths: make(map[string]facts.PathInfo, len(q.Paths))}
-	n.addPaths(in.Paths, query.Paths, known, a)
+	n.addPaths(in.Paths, q.Paths, a)
 	in.Answer.Late = n.probes.late(*q.Probe, a.Probe.Elapsed > n.cfg.SlowAnswer)
 	// The kernel refuses what a read-only mount forbids with the same errno.
 	in.ReadOnly = a.Probe.ReadOnly && !q.Probe.Attr.Has(facts.AttrReadOnly)

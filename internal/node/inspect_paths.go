@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
@@ -33,10 +32,9 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 	}
 	in := Inspection{Paths: make(map[string]facts.PathInfo, len(asked))}
 	for s, paths := range byStorage {
-		query, known := n.pathQueries(paths)
 		var a ops.InspectAnswer
 		ask := func() (err error) {
-			a, err = n.ask(ctx, s, routine, query)
+			a, err = n.ask(ctx, s, routine, ops.InspectQuery{Paths: paths})
 			return err
 		}
 		if s == disk {
@@ -48,7 +46,7 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 		if err != nil {
 			return Inspection{}, err
 		}
-		n.addPaths(in.Paths, query.Paths, known, a)
+		n.addPaths(in.Paths, paths, a)
 	}
 	return in, nil
 }
@@ -56,41 +54,27 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 // lastKnown stands in for the inspection of mount points when no worker was free in
 // time: when many volumes hang at once, each of them is reported.
 func (n *Node) lastKnown(asked []PathQuery, err error) (Inspection, error) {
-	_, known := n.pathQueries(asked)
 	in := Inspection{Paths: make(map[string]facts.PathInfo, len(asked))}
-	for i, p := range asked {
+	for _, p := range asked {
 		if !p.Mounted {
 			return Inspection{}, err
 		}
-		in.Paths[p.Path] = facts.PathInfo{Inspected: true, VolData: known[i].data}
+		known, _ := n.files.get(p.VolData)
+		in.Paths[p.Path] = facts.PathInfo{Inspected: true, VolData: known}
 	}
 	return in, nil
-}
-
-// pathQueries returns a worker's query for the paths, and what is cached of kubelet's
-// files for them.
-func (n *Node) pathQueries(asked []PathQuery) (ops.InspectQuery, []volDataFile) {
-	query := ops.InspectQuery{Paths: slices.Clone(asked)}
-	known := make([]volDataFile, len(asked))
-	for i, p := range asked {
-		if p.VolData != "" {
-			known[i], _ = n.files.get(p.VolData)
-			query.Paths[i].Known = known[i].stamp
-		}
-	}
-	return query, known
 }
 
 // errNoVolData is what ails a torn file.
 var errNoVolData = errors.New("no valid JSON")
 
 // addPaths adds what a worker answered about paths.
-func (n *Node) addPaths(infos map[string]facts.PathInfo, asked []PathQuery, known []volDataFile, a ops.InspectAnswer) {
+func (n *Node) addPaths(infos map[string]facts.PathInfo, asked []PathQuery, a ops.InspectAnswer) {
 	for i, p := range asked {
 		got := a.Paths[i]
 		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: got.Kind}
 		if p.VolData != "" {
-			info.VolData = n.volData(p.VolData, known[i], got.VolData, got.Stamp)
+			info.VolData = n.volData(p.VolData, got.VolData)
 			switch {
 			case got.VolDataErrno != 0:
 				info.VolDataErr = got.VolDataErrno
@@ -102,27 +86,13 @@ func (n *Node) addPaths(infos map[string]facts.PathInfo, asked []PathQuery, know
 	}
 }
 
-// volDataFile is a vol_data.json as it was read.
-type volDataFile struct {
-	stamp ops.FileStamp
-	data  *facts.VolData
-}
-
-// volData returns the content of a file: of raw, or if that is nil as known before. It is nil
-// for a torn file, which is evidence of nothing.
-func (n *Node) volData(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *facts.VolData {
-	if raw == nil && stamp == before.stamp {
-		return before.data
-	}
-	now := volDataFile{stamp: stamp}
-	var d facts.VolData
-	if json.Unmarshal(raw, &d) == nil {
-		now.data = &d
-	}
-	if now.data == nil || stamp == (ops.FileStamp{}) {
+// volData returns the content of a file; nil for a torn one, which is evidence of nothing.
+func (n *Node) volData(file string, raw []byte) *facts.VolData {
+	d := new(facts.VolData)
+	if json.Unmarshal(raw, d) != nil {
 		n.files.remove(file)
-	} else {
-		n.files.add(file, now)
+		return nil
 	}
-	return now.data
+	n.files.add(file, d)
+	return d
 }

@@ -3,13 +3,15 @@ package node
 import (
 	"errors"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Where no worker comes in time, what was read last of kubelet's files stands in;
 // a path that has to be looked at has no such thing.
 func TestLastKnown(t *testing.T) {
-	n := Node{files: newCache[string, volDataFile]()}
-	n.volData("/f", volDataFile{}, volData("a"), stamp(1))
+	n := Node{files: newCache[string, *facts.VolData]()}
+	n.volData("/f", volData("a"))
 	crowded := errors.New("no worker")
 	s, err := n.lastKnown([]PathQuery{
 		{Path: "/m", VolData: "/f", Mounted: true}, {Path: "/n", VolData: "/other", Mounted: true}, {Path: "/o", Mounted: true},

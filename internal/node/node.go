@@ -49,8 +49,8 @@ type Node struct {
 	// answered is how a storage answered the last time: with NFS servers, of which only those are in
 	// it that did not.
 	answered cache[storage, manner]
-	// files are kubelet's, by path, for as long as they do not change.
-	files cache[string, volDataFile]
+	// files has what kubelet's files said last, by path.
+	files cache[string, *facts.VolData]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs cache[rdevKey, facts.Dev]
 	walks walks
@@ -75,7 +75,7 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{
 		Namespace: cfg.Namespace, Sysfs: cfg.Sysfs, cfg: cfg, kubelet: layout.Kubelet{Root: root},
 		bootID: strings.TrimSpace(string(bootID)),
-		probes: newProbes(), answered: newCache[storage, manner](), files: newCache[string, volDataFile](), rdevs: newCache[rdevKey, facts.Dev](),
+		probes: newProbes(), answered: newCache[storage, manner](), files: newCache[string, *facts.VolData](), rdevs: newCache[rdevKey, facts.Dev](),
 		walks: newWalks(),
 	}
 	n.walks.walk = n.walk

@@ -6,73 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-func stamp(n uint64) ops.FileStamp { return ops.FileStamp{Inode: n, Size: 1, Seconds: 1} }
-
 func volData(handle string) []byte {
 	return []byte(`{"driverName":"d","volumeHandle":"` + handle + `"}`)
-}
-
-// What a worker brings of a file, one look after the other.
-func TestLearnVolData(t *testing.T) {
-	type look struct {
-		raw   []byte
-		stamp ops.FileStamp // zero: the file is missing, or too new to be known by its stamp
-		want  string        // the handle, empty for nothing
-		knows bool          // at the next look
-	}
-	torn := []byte(`{"driver`)
-	for name, looks := range map[string][]look{
-		"missing": {{want: ""}, {want: ""}},
-		"unchanged": {
-			{raw: volData("a"), stamp: stamp(1), want: "a", knows: true},
-			{stamp: stamp(1), want: "a", knows: true},
-			{stamp: stamp(1), want: "a", knows: true},
-		},
-		"changed": {
-			{raw: volData("a"), stamp: stamp(1), want: "a", knows: true},
-			{raw: volData("b"), stamp: stamp(2), want: "b", knows: true},
-			{stamp: stamp(2), want: "b", knows: true},
-		},
-		"changed, with the old stamp": {
-			{raw: volData("a"), stamp: stamp(1), want: "a", knows: true},
-			{raw: volData("b"), stamp: stamp(1), want: "b", knows: true},
-		},
-		"removed": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {want: ""}},
-		"written just now": {
-			{raw: volData("a"), want: "a"},
-			{raw: volData("b"), want: "b"},
-			{raw: volData("b"), stamp: stamp(2), want: "b", knows: true},
-		},
-		"touched just now": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {raw: volData("b"), want: "b"}},
-		"torn":             {{raw: torn, stamp: stamp(1)}, {raw: volData("a"), stamp: stamp(2), want: "a", knows: true}},
-		"torn later":       {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {raw: torn, stamp: stamp(2)}},
-		// An empty file crosses the process boundary as no content.
-		"empty":           {{stamp: stamp(1)}},
-		"emptied":         {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {stamp: stamp(2)}},
-		"another's stamp": {{raw: volData("a"), stamp: stamp(1), want: "a", knows: true}, {stamp: stamp(3)}},
-	} {
-		n := Node{files: newCache[string, volDataFile]()}
-		for i, l := range looks {
-			before, _ := n.files.get("/f")
-			got := n.volData("/f", before, l.raw, l.stamp)
-			handle := ""
-			if got != nil {
-				handle = got.VolumeHandle
-			}
-			if known, _ := n.files.get("/f"); handle != l.want || (known.stamp != ops.FileStamp{}) != l.knows {
-				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
-			}
-		}
-		if _, known := n.files.get("/other"); known {
-			t.Errorf("%s: another file is known", name)
-		}
-	}
 }
 
 // Through a worker: what the file says is what the look says, however often it
@@ -102,12 +41,6 @@ func TestVolDataIsNeverOld(t *testing.T) {
 		expect(handle)
 		expect(handle)
 	}
-	age(t, file)
-	expect("h19")
-	expect("h19")
-	if known, _ := n.files.get(file); known.data == nil {
-		t.Error("an old file is read each time")
-	}
 	info, err := os.Stat(file)
 	done(t, err)
 	done(t, os.WriteFile(file, volData("h20"), 0o600))
@@ -115,8 +48,6 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	expect("h20")
 	done(t, os.WriteFile(file+".x", volData("h21"), 0o600))
 	done(t, os.Rename(file+".x", file))
-	expect("h21")
-	age(t, file)
 	expect("h21")
 	for _, bytes := range []int64{5, 0} {
 		done(t, os.Truncate(file, bytes))
@@ -126,22 +57,14 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	expect("")
 }
 
-// age waits until a file is old enough for its change time to prove something.
-func age(t *testing.T, file string) {
-	t.Helper()
-	info, err := os.Stat(file)
-	done(t, err)
-	eventually(t, "a file grows old", func() bool { return time.Since(info.ModTime()) > 1100*time.Millisecond })
-}
-
 func TestParseVolData(t *testing.T) {
-	n := Node{files: newCache[string, volDataFile]()}
+	n := Node{files: newCache[string, *facts.VolData]()}
 	full := `{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`
-	if got := n.volData("/f", volDataFile{}, []byte(full), stamp(1)); got == nil || *got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c", Lifecycle: "Persistent"}) {
+	if got := n.volData("/f", []byte(full)); got == nil || *got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c", Lifecycle: "Persistent"}) {
 		t.Errorf("%+v", got)
 	}
 	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {
-		if got := n.volData("/f", volDataFile{}, []byte(bad), stamp(1)); got != nil {
+		if got := n.volData("/f", []byte(bad)); got != nil || n.files.lru.Len() > 0 {
 			t.Errorf("%q: %+v", bad, got)
 		}
 	}

@@ -31,10 +31,8 @@ type PathQuery struct {
 	// mount table says what is mounted, and a path walk to a mount makes it busy for an instant,
 	// in which kubelet's umount fails.
 	Mounted bool
-	// VolData is the path of kubelet's vol_data.json for Path; empty for none. A file that
-	// still has the stamp Known is not read again.
+	// VolData is the path of kubelet's vol_data.json for Path; empty for none.
 	VolData string
-	Known   FileStamp
 	// Bare is true for a target on which nothing is mounted: whether anything lies there, on the
 	// node's disk, is looked at.
 	Bare bool
@@ -46,23 +44,11 @@ type PathQuery struct {
 // PathAnswer is what is at a path.
 type PathAnswer struct {
 	facts.PathFacts
-	Kind facts.PathKind
-	// VolData is nil when there is none, and when it is as Known.
+	Kind    facts.PathKind
 	VolData []byte
-	Stamp   FileStamp
 	// VolDataErrno is why VolData cannot be read although it is there; ENODATA for an empty
 	// file.
 	VolDataErrno syscall.Errno
-}
-
-// FileStamp changes with a file's content: every write moves the change time,
-// which cannot be set.
-type FileStamp struct {
-	Inode        uint64
-	Size         uint64
-	Seconds      int64
-	Nanoseconds  uint32
-	Major, Minor uint32
 }
 
 // InspectAnswer has one answer for each path, in order.
@@ -95,7 +81,7 @@ func inspect(all []InspectQuery) ([]InspectAnswer, error) {
 func inspectPath(q PathQuery) PathAnswer {
 	var a PathAnswer
 	if q.VolData != "" {
-		a.readVolData(q.VolData, q.Known)
+		a.readVolData(q.VolData)
 	}
 	if q.Mounted {
 		return a
@@ -172,15 +158,11 @@ func kindOf(st unix.Statx_t) facts.PathKind {
 
 // readVolData leaves VolData nil for a file that is missing or unreadable: it is evidence
 // when it is there, and nothing follows from its absence.
-func (a *PathAnswer) readVolData(p string, known FileStamp) {
+func (a *PathAnswer) readVolData(p string) {
 	l, err := openTarget(p)
 	if err == nil {
 		defer l.close()
-		if known != (FileStamp{}) && l.stamp() == known {
-			a.Stamp = known
-			return
-		}
-		a.VolData, a.Stamp, err = readRegular(l.dir, l.name, volDataLimit)
+		a.VolData, err = readRegular(l.dir, l.name, volDataLimit)
 	}
 	switch {
 	case err == nil && len(a.VolData) == 0:

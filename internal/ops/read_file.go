@@ -24,7 +24,7 @@ func readFile(q ReadFileQuery) ([]byte, error) {
 		return nil, fmt.Errorf("open %s: %w", q.Dir, err)
 	}
 	defer unix.Close(dir)
-	text, _, err := readRegular(dir, q.Name, q.Limit)
+	text, err := readRegular(dir, q.Name, q.Limit)
 	if err != nil {
 		return nil, fmt.Errorf("%s beneath %s: %w", q.Name, q.Dir, err)
 	}
@@ -34,26 +34,23 @@ func readFile(q ReadFileQuery) ([]byte, error) {
 // readRegular reads a regular file of at most limit bytes beneath a directory. Who can write in the
 // directory may have put anything there, so no link in the name is followed, and what would wait
 // for a writer, or is a device, is not read.
-func readRegular(dir int, name string, limit int) ([]byte, FileStamp, error) {
+func readRegular(dir int, name string, limit int) ([]byte, error) {
 	fd, err := mount.OpenOverNoLink(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, unix.RESOLVE_BENEATH)
 	if err != nil {
-		return nil, FileStamp{}, err
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	var st unix.Statx_t
-	switch err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); {
+	switch err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st); {
 	case err != nil:
-		return nil, FileStamp{}, err
+		return nil, err
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, FileStamp{}, fmt.Errorf("no regular file: %w", unix.EINVAL)
+		return nil, fmt.Errorf("no regular file: %w", unix.EINVAL)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	if err == nil && len(text) > limit {
-		err = fmt.Errorf("larger than %d bytes: %w", limit, unix.EFBIG)
+		return nil, fmt.Errorf("larger than %d bytes: %w", limit, unix.EFBIG)
 	}
-	if err != nil {
-		return nil, FileStamp{}, err
-	}
-	return text, stampOf(&st), nil
+	return text, err
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -107,29 +106,6 @@ func (h targetHandle) checkStack(mounts ...facts.Ref) error {
 		}
 	}
 	return nil
-}
-
-// stamp returns the stamp of the target, a file, without opening it; zero when it cannot.
-func (h targetHandle) stamp() FileStamp {
-	var st unix.Statx_t
-	if unix.Statx(h.dir, h.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st) != nil {
-		return FileStamp{}
-	}
-	return stampOf(&st)
-}
-
-// minStampAge is the age below which a change time proves nothing: the clock of a
-// filesystem has ticks, and a second write may come within the same one.
-const minStampAge = time.Second
-
-func stampOf(st *unix.Statx_t) FileStamp {
-	if time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec))) < minStampAge {
-		return FileStamp{}
-	}
-	return FileStamp{
-		Inode: st.Ino, Size: st.Size, Seconds: st.Ctime.Sec, Nanoseconds: st.Ctime.Nsec,
-		Major: st.Dev_major, Minor: st.Dev_minor,
-	}
 }
 
 // refuse makes an error that says "must not", not "went wrong": nothing was changed.
