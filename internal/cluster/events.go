@@ -57,12 +57,10 @@ type sink struct {
 	logged string
 }
 
-// Create implements record.EventSink.
 func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
 	return s.send(e, request{Verb: "create", GroupResource: corev1.Resource("events"), Namespace: e.Namespace}, s.reporter.client.core.Post().Body(e))
 }
 
-// Patch implements record.EventSink.
 func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
 	r := request{Verb: "patch", GroupResource: corev1.Resource("events"), Namespace: e.Namespace, Name: e.Name}
 	return s.send(e, r, s.reporter.client.core.Patch(types.StrategicMergePatchType).Body(patch))

@@ -75,7 +75,6 @@ func (c *Cluster) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) 
 	return p, nil
 }
 
-// Write implements healer.Gate.
 func (c *Cluster) Write(ctx context.Context, of healer.Case, p healer.MountPoint, onDisk bool) error {
 	ask := func() (*view, error) {
 		w, err := c.ask(ctx, nameAt(of, p), p.PodUID, true)
@@ -227,7 +226,6 @@ func (p *permit) Revalidate(ctx context.Context) error {
 	return nil
 }
 
-// Leave implements healer.Permit.
 func (p *permit) Leave(error) {
 	if p.holder != nil {
 		p.holder.Close()

@@ -45,7 +45,6 @@ type waiting struct {
 	inTime          bool
 }
 
-// Error implements error.
 func (w *waiting) Error() string { return w.message }
 
 // awaitTurn is for what keeps an eviction from its beginning and may end by itself.

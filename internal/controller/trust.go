@@ -62,10 +62,8 @@ func (t Trust) config(annotations map[string]string) (*tls.Config, error) {
 // bearer is a token that is sent over TLS only.
 type bearer string
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (bearer) RequireTransportSecurity() bool { return true }

@@ -27,7 +27,6 @@ type ending struct {
 	succeeded bool
 }
 
-// Error implements error.
 func (e *ending) Error() string { return e.message }
 
 // readVolume returns the volume of a claim. It believes the claim's volumeName only if

@@ -34,7 +34,6 @@ const (
 	maxOutput = 4 << 10
 )
 
-// ReadFile implements Tools.
 func (t *nodeTools) ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error) {
 	if err := bounded(ctx); err != nil {
 		return nil, err
@@ -50,7 +49,6 @@ func (t *nodeTools) ReadFile(ctx context.Context, dir, name string, limit int) (
 	return t.host.ReadFile(ctx, dir, name, limit)
 }
 
-// Run implements Tools.
 func (t *nodeTools) Run(ctx context.Context, p healer.Program) (output string, err error) {
 	if err := bounded(ctx); err != nil {
 		return "", err
@@ -82,7 +80,6 @@ func (t *nodeTools) Run(ctx context.Context, p healer.Program) (output string, e
 	return output, exit
 }
 
-// Reach implements Tools.
 func (t *nodeTools) Reach(ctx context.Context, address string) error {
 	if err := bounded(ctx); err != nil {
 		return err
@@ -93,7 +90,6 @@ func (t *nodeTools) Reach(ctx context.Context, address string) error {
 	return t.host.Reach(ctx, address)
 }
 
-// Dial implements Tools.
 func (t *nodeTools) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	if err := bounded(ctx); err != nil {
 		return nil, err

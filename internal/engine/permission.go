@@ -24,10 +24,8 @@ type permissionError struct {
 	err  error
 }
 
-// Error implements error.
 func (e *permissionError) Error() string { return e.text }
 
-// Unwrap returns the original.
 func (e *permissionError) Unwrap() error { return e.err }
 
 // ExplainPermission returns, for an EPERM or EACCES that our own operation at a path

@@ -234,7 +234,6 @@ func outageError(err error) error {
 // forbiddenError is of a caller that is known, and lacks a right.
 type forbiddenError string
 
-// Error implements error.
 func (e forbiddenError) Error() string { return string(e) }
 
 // forbidden names the missing right. The usual check, `kubectl auth can-i VERB RESOURCE`,

@@ -66,7 +66,6 @@ const reflectionMethod = reflectionv1.ServerReflection_ServerReflectionInfo_Full
 // services has the names that reflection lists: those of the methods.
 type services []string
 
-// GetServiceInfo implements reflection.ServiceInfoProvider.
 func (s services) GetServiceInfo() map[string]grpc.ServiceInfo {
 	names := map[string]grpc.ServiceInfo{}
 	for _, method := range s {
@@ -204,7 +203,6 @@ func (c caller) as(ctx context.Context) context.Context {
 // bytes.
 type rawCodec struct{}
 
-// Marshal implements encoding.CodecV2.
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if message, ok := v.(*[]byte); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*message)}, nil
@@ -212,7 +210,6 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2(grpcproto.Name).Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if message, ok := v.(*[]byte); ok {
 		*message = data.Materialize()

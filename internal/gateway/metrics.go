@@ -71,7 +71,6 @@ func NewMetrics(socket string, callers *Callers) (*Metrics, error) {
 // which any client can make.
 type serverLog struct{ failed rate.Sometimes }
 
-// Write implements io.Writer.
 func (s *serverLog) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	if strings.HasPrefix(text, "http: panic serving ") {

@@ -61,7 +61,6 @@ type watched struct {
 	volumes, left, searched, all *prometheus.Desc
 }
 
-// Describe implements prometheus.Collector.
 func (w watched) Describe(to chan<- *prometheus.Desc) {
 	to <- w.volumes
 	to <- w.left
@@ -69,7 +68,6 @@ func (w watched) Describe(to chan<- *prometheus.Desc) {
 	to <- w.all
 }
 
-// Collect implements prometheus.Collector.
 func (w watched) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout/2)
 	defer cancel()

@@ -26,10 +26,8 @@ func toWire(err error) *Error {
 	return w
 }
 
-// Error implements error.
 func (w *Error) Error() string { return w.Text }
 
-// Unwrap returns the leaves.
 func (w *Error) Unwrap() []error {
 	var leaves []error
 	if w.Errno != 0 {

@@ -28,10 +28,8 @@ type callError struct {
 	waits []string
 }
 
-// Error implements error.
 func (e *callError) Error() string { return e.is.Error() }
 
-// Unwrap returns the sentinel.
 func (e *callError) Unwrap() error { return e.is }
 
 // stuckError is ErrStuck or ErrLeft: the process still exists.

@@ -50,7 +50,6 @@ type memory struct {
 
 func (*provider) Name() string { return "bucket" }
 
-// Explain implements healer.Explainer.
 func (*provider) Explain() (all []healer.Condition) {
 	for _, r := range Rows() {
 		if r.Condition.Reason != "" {
@@ -60,7 +59,6 @@ func (*provider) Explain() (all []healer.Condition) {
 	return all
 }
 
-// Collect implements healer.Collector.
 func (p *provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
 	b, has := p.of(c)
 	if !has {
@@ -163,7 +161,6 @@ func (m *memory) learn(b Bucket, a answer) (again time.Duration) {
 	return again
 }
 
-// Examine implements healer.Provider.
 func (p *provider) Examine(c healer.Case) (healer.Finding, error) {
 	found, asked := c.Evidence[p.Name()].([]Condition)
 	f := healer.Finding{Mine: asked}

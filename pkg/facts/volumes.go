@@ -28,7 +28,6 @@ type UnlistedError struct {
 	Why   string
 }
 
-// Error implements error.
 func (e *UnlistedError) Error() string {
 	text := fmt.Sprintf("cannot read what kubelet has at %s: %s", e.Paths[0], e.Why)
 	if more := len(e.Paths) - 1; more > 0 {

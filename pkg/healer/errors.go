@@ -44,7 +44,6 @@ type Error struct {
 	Err  error
 }
 
-// Error implements error.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Text
@@ -52,7 +51,6 @@ func (e *Error) Error() string {
 	return e.Text + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Invalid returns an error that names the field of a request and the rule it breaks.

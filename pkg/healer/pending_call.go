@@ -82,10 +82,8 @@ type DriverError struct {
 	Pending bool
 }
 
-// Error implements error.
 func (e *DriverError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the answer.
 func (e *DriverError) Unwrap() error { return e.Err }
 
 // Pending returns what the driver may still be at work on, of steps of a cost. What answers at

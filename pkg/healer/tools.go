@@ -70,7 +70,6 @@ type ExitError struct {
 	Text string
 }
 
-// Error implements error.
 func (e *ExitError) Error() string {
 	how := fmt.Sprintf("ended with exit code %d", e.Code)
 	if e.Code < 0 {

@@ -97,7 +97,6 @@ func (s Secrets) ShownIn(texts []string) bool {
 // SecretList is a list whose values are never printed, as those of Secrets.
 type SecretList []string
 
-// String implements fmt.Stringer.
 func (SecretList) String() string { return redacted }
 
 // Format implements fmt.Formatter.

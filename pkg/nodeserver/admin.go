@@ -30,7 +30,6 @@ type admin struct {
 	server *Server
 }
 
-// ListVolumes implements adminpb.AdminServer.
 func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStreamingServer[adminpb.Volume]) error {
 	trailer := metadata.MD{}
 	paths, err := a.server.paths(stream.Context())
@@ -94,12 +93,10 @@ func volumesOf(paths []namedPath) (volumes []*adminpb.Volume) {
 	return volumes
 }
 
-// CheckVolume implements adminpb.AdminServer.
 func (a admin) CheckVolume(ctx context.Context, req *adminpb.CheckVolumeRequest) (*adminpb.VolumeReport, error) {
 	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), req.GetPath(), false)
 }
 
-// HealVolume implements adminpb.AdminServer.
 func (a admin) HealVolume(ctx context.Context, req *adminpb.HealVolumeRequest) (*adminpb.VolumeReport, error) {
 	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), req.GetPath(), !req.GetDryRun())
 }
@@ -148,7 +145,6 @@ func (a admin) do(ctx context.Context, driver, name, path string, heals bool) (*
 	return out, nil
 }
 
-// Explain implements adminpb.AdminServer.
 func (a admin) Explain(_ context.Context, _ *adminpb.ExplainRequest) (*adminpb.ExplainResponse, error) {
 	out := new(adminpb.ExplainResponse)
 	for _, c := range a.server.cfg.Explained {

@@ -26,7 +26,6 @@ type AuditLog interface {
 	Last(volumeID string, limit int) ([][]byte, error)
 }
 
-// ReadAudit implements adminpb.AdminServer.
 func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStreamingServer[adminpb.AuditLine]) error {
 	limit := cmp.Or(int(req.GetLimit()), defaultAuditLines)
 	if limit < 0 || limit > maxAuditLines {

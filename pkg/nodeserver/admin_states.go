@@ -57,7 +57,6 @@ func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops 
 	return loop.On
 }
 
-// GetStatus implements adminpb.AdminServer.
 func (a admin) GetStatus(ctx context.Context, _ *adminpb.GetStatusRequest) (*adminpb.ServerStatus, error) {
 	if a.server.cfg.Status == nil {
 		return nil, toStatus(errNotOffered)

@@ -18,7 +18,6 @@ type csiNode struct {
 // maxCSIStringBytes is CSI's general limit of a string (section "Size Limits").
 const maxCSIStringBytes = 128
 
-// NodeGetCapabilities implements csi.NodeServer.
 func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	if err := n.server.offered(); err != nil {
 		return nil, toStatus(err)

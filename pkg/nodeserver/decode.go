@@ -29,7 +29,6 @@ type tolerantCodec struct {
 	encoding.CodecV2
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (c tolerantCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if e, ok := v.(*envelope); ok {
 		e.err = c.CodecV2.Unmarshal(data, e.msg)

@@ -177,7 +177,6 @@ func bind(path string) (net.Listener, error) {
 // peerListener has connections that know who is at their other end.
 type peerListener struct{ *net.UnixListener }
 
-// Accept implements net.Listener.
 func (l peerListener) Accept() (net.Conn, error) {
 	conn, err := l.AcceptUnix()
 	if err != nil {

@@ -29,7 +29,6 @@ func (Peer) AuthType() string { return "unix-peercred" }
 // Network implements net.Addr.
 func (Peer) Network() string { return "unix" }
 
-// String implements net.Addr.
 func (p Peer) String() string { return fmt.Sprintf("uid %d, pid %d", p.UID, p.PID) }
 
 // peerGuard is the server side of the transport credentials. It reads the peer when a
@@ -47,7 +46,6 @@ type peerGuard struct {
 	callerOf func(Peer, metadata.MD) (caller, error)
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if c, is := conn.(*net.UnixConn); is { // a driver's own listener
 		conn = withPeer(c)
@@ -104,7 +102,6 @@ type peerConn struct {
 	peer Peer
 }
 
-// RemoteAddr implements net.Conn.
 func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 
 // withPeer asks the kernel who connected. A connection of which it does not say that keeps

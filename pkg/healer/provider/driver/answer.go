@@ -73,12 +73,10 @@ func newCallError(method string, said *status.Status) *callError {
 // pending reports whether the driver may still be at work on what it was asked for.
 func (e *callError) pending() bool { return e.row.Pending() || e.inProgress }
 
-// Error implements error.
 func (e *callError) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.method, rpccode.Code(e.code), e.text)
 }
 
-// Class implements healer.Classified.
 func (e *callError) Class() api.Class { return e.row.Class }
 
 // classed is an error of this provider with its class.
@@ -87,10 +85,8 @@ type classed struct {
 	class api.Class
 }
 
-// Unwrap returns what the error wraps.
 func (e classed) Unwrap() error { return e.error }
 
-// Class implements healer.Classified.
 func (e classed) Class() api.Class { return e.class }
 
 // The most bytes of a text and of a name that a driver wrote.

@@ -82,7 +82,6 @@ func (p *Provider) driverError(c healer.Case, cost healer.Cost, pid int, with he
 // call runs beside it, and none of the calls after it while Excludes says so.
 type pendingError struct{ *healer.DriverError }
 
-// Unwrap returns the driver's answer.
 func (e pendingError) Unwrap() error { return e.DriverError }
 
 // Ended is what the engine asks a step that it cannot end. Nothing tells when a driver
