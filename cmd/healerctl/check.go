@@ -12,7 +12,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
 
-// dialer calls the server.
 type dialer func(call func(adminpb.AdminClient) error) error
 
 // ofVolume is in the help of what takes a volume.
@@ -21,7 +20,6 @@ const ofVolume = "VOLUME is a volume of this node: its ID, its PersistentVolume,
 // ofClaim is in the help of what takes a claim, too.
 const ofClaim = "With pvc/NAME a VolumeHealJob is created, and the controller has the volume of that claim checked or healed on all nodes where running pods use it. Ctrl-C does not end the job.\n\n"
 
-// newCheck returns the command check, or heal.
 func newCheck(dial dialer, heals bool) *cobra.Command {
 	var request adminpb.HealVolumeRequest
 	var claims claimFlags

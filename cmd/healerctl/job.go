@@ -131,7 +131,6 @@ func waitsFor(job *v1alpha1.VolumeHealJob) string {
 	return cmp.Or(job.Status.Answered, "0") + " nodes have answered"
 }
 
-// ended returns the condition by which a job has ended.
 func ended(job *v1alpha1.VolumeHealJob) metav1.Condition {
 	for _, c := range job.Status.Conditions {
 		if c.Status == metav1.ConditionTrue && (c.Type == v1alpha1.ConditionComplete || c.Type == v1alpha1.ConditionFailed) {

@@ -23,7 +23,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 )
 
-// all receives a stream to its end.
 func all[T any](stream grpc.ServerStreamingClient[T], err error) (received []*T, _ error) {
 	if err != nil {
 		return nil, err
@@ -40,7 +39,6 @@ func all[T any](stream grpc.ServerStreamingClient[T], err error) (received []*T,
 	}
 }
 
-// listing is what ListVolumes says.
 type listing struct {
 	volumes []*adminpb.Volume
 	// unlisted is why some volumes may be missing; nil: none is.

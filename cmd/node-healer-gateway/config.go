@@ -100,7 +100,6 @@ func socket(flag, value string) error {
 // address returns an endpoint in the form that package net takes.
 func address(endpoint string) string { return strings.TrimPrefix(endpoint, "tcp://") }
 
-// port returns the port of an endpoint.
 func port(endpoint string) (int, error) {
 	_, text, err := net.SplitHostPort(address(endpoint))
 	if err != nil || !strings.HasPrefix(endpoint, "tcp://") {

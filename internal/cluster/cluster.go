@@ -32,8 +32,7 @@ type Config struct {
 	// our own pod.
 	Kubeconfig string
 	// Version goes into the user agent.
-	Version string
-	// NodeName is this node's name in the API.
+	Version  string
 	NodeName string
 	// Namespace and ConfigMap name the object with the cluster's settings.
 	Namespace, ConfigMap string

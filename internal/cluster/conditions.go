@@ -11,7 +11,6 @@ import (
 // maxConditions bounds the mount points that are remembered of one volume.
 const maxConditions = 64
 
-// mountPointConditions are the conditions of one mount point.
 type mountPointConditions struct {
 	// pod is empty for conditions of the whole volume, or of its staging mount point:
 	// every check sees those.
@@ -70,7 +69,6 @@ func mountPointName(c healer.Case, path string) (name, pod string) {
 
 func containersOf(pod string) string { return "in the containers of " + pod }
 
-// reasons returns all reasons, wherever they are.
 func (c volumeConditions) reasons() string {
 	var all []string
 	for _, m := range c {

@@ -48,7 +48,6 @@ func (r *reporter) newRecorder(ctx context.Context) (recorder record.EventRecord
 	}
 }
 
-// sink sends the recorder's events.
 type sink struct {
 	// ctx ends with the recorder: record.EventSink's methods have none.
 	ctx      context.Context

@@ -111,7 +111,6 @@ func (i *informer) listed() error {
 	return fmt.Errorf("the list of %s has not come yet", i.what.Resource)
 }
 
-// podsBy returns the pods that an index has under a key.
 func (c *Cluster) podsBy(index, key string) (pods []*corev1.Pod) {
 	objects, _ := c.pods.GetIndexer().ByIndex(index, key) //nolint:errcheck // podIndexes has it
 	for _, o := range objects {

@@ -20,7 +20,6 @@ type apiObject interface {
 	metav1.Object
 }
 
-// kind is one resource of the API.
 type kind[T apiObject] struct {
 	schema.GroupResource
 	empty func() T

@@ -24,7 +24,6 @@ const (
 	maxPageBytes = 1 << 20
 )
 
-// errOtherSnapshot says that the pages of a list are of different snapshots.
 var errOtherSnapshot = errors.New("the pages of the list are of different resource versions")
 
 // pages reads a list page by page and hands on each object, which the caller may keep

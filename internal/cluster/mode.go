@@ -25,7 +25,6 @@ const (
 
 var modeNames = []string{modeOff: "off", modeCheck: "check", modeHeal: "heal"}
 
-// String returns the mode as annotations have it.
 func (m mode) String() string { return modeNames[m] }
 
 // parseMode returns check for a value that is no mode.

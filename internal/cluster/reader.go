@@ -40,8 +40,7 @@ const (
 
 // reader reads objects by name and caches them.
 type reader struct {
-	client *client
-	// watched has the informers by resource.
+	client  *client
 	watched map[string]*informer
 	// podGets and gets limit the reads by name, lists those of whole lists: what is under
 	// way has megabytes of whoever wrote the objects.

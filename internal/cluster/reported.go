@@ -26,7 +26,6 @@ const (
 // maxTextBytes bounds an event's message, as the API does.
 const maxTextBytes = 1024
 
-// message is what one event says.
 type message struct {
 	reason, severity, text string
 	// condition is the first one of those that an event tells of; empty: its own reason is

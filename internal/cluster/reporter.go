@@ -70,7 +70,6 @@ type objects interface {
 // volumeKey names a volume: two drivers may use the same id.
 type volumeKey struct{ driver, id string }
 
-// volume is what is known of one volume.
 type volume struct {
 	reported reported
 	// checked is when the last check found state, of the whole volume and not only of the
@@ -84,8 +83,7 @@ type volume struct {
 	// since has, by reason, since when the volume's checks have found it.
 	since map[string]time.Time
 	// messages wait to be recorded.
-	messages []message
-	// annotation is what the claim has.
+	messages   []message
 	annotation annotation
 }
 

@@ -53,7 +53,6 @@ func parseYAML[T any](text string) (t T, err error) {
 	return t, err
 }
 
-// perDriver returns a parser of a map of drivers to what another parser reads.
 func perDriver[T any](parser func(string) (T, error)) func(string) (map[string]T, error) {
 	return func(text string) (map[string]T, error) {
 		texts, err := parseYAML[map[string]string](text)
@@ -142,7 +141,6 @@ type settingsStore struct {
 	at       time.Time
 }
 
-// currentSettings returns the latest settings.
 func (c *Cluster) currentSettings() settings {
 	now, _, _ := last(c.reader, configMapKind, c.cfg.Namespace, c.cfg.ConfigMap)
 	return c.settings.update(now, false)

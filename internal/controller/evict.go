@@ -300,7 +300,6 @@ func (p *pass) goOn(ctx context.Context, entry ledgerEntry) error {
 	return p.evictOne(ctx, entry, &e.goes()[0], len(entry.Pods)-len(todo))
 }
 
-// evictOne evicts the next pod.
 func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod, went int) error {
 	err := p.eviction(ctx, pod)
 	switch why := fmt.Sprintf("evict pod %s: %v", pod.Name, err); {

@@ -41,8 +41,7 @@ type evidence struct {
 	driver *storagev1.CSIDriver
 	node   *corev1.Node
 	// pods are those that use the claim and have not ended, on all nodes.
-	pods []corev1.Pod
-	// others are the other volumes of those on the node.
+	pods   []corev1.Pod
 	others []otherVolume
 	// daemons are the driver's DaemonSets with a pod on the node.
 	daemons []appsv1.DaemonSet

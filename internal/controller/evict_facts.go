@@ -31,7 +31,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 )
 
-// everywhere lists the objects of all namespaces.
 var everywhere = client.ListOptions{Limit: objectsPerPage}
 
 // networkFences is the kind of CSI-Addons; a cluster without it has none.

@@ -161,7 +161,6 @@ func (r *Reconciler) changeLedger(ctx context.Context, change func(ledger) ledge
 	})
 }
 
-// changeEntry changes the open entry of a job.
 func (r *Reconciler) changeEntry(ctx context.Context, job types.UID, change func(*ledgerEntry)) error {
 	return r.changeLedger(ctx, func(l ledger) ledger {
 		for i := range l {

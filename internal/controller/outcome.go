@@ -24,7 +24,6 @@ type outcome struct {
 	class api.Class
 	// after is the shortest time before another try that the server asks for.
 	after time.Duration
-	// found is what a check found.
 	found []finding
 }
 

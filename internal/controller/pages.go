@@ -32,7 +32,6 @@ const (
 // listed are the resources that list reads.
 var listed = []string{"pods", "persistentvolumeclaims", "persistentvolumes", "nodes", "networkfences", "poddisruptionbudgets"}
 
-// list visits the objects of a kind page by page.
 func list[T client.Object](ctx context.Context, r *Reconciler, kind client.ObjectList, page client.ListOptions, visit func(T) error) error {
 	for most := page.Limit; ; page.Limit = min(most, 2*page.Limit) {
 		// A list that is decoded into twice may keep fields of the first time.

@@ -93,7 +93,6 @@ func (p *pass) verdict() error {
 	return end
 }
 
-// end writes the result of a job and reports it.
 func (p *pass) end(ctx context.Context, e *ending) (ctrl.Result, error) {
 	s := &p.job.Status
 	s.CompletionTime = ptr.To(metav1.Now())

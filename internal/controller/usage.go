@@ -42,7 +42,6 @@ func (r *Reconciler) readUsage(ctx context.Context, claim *corev1.PersistentVolu
 	return u, err
 }
 
-// eachPod visits the pods of a namespace, or of all.
 func (r *Reconciler) eachPod(ctx context.Context, page client.ListOptions, visit func(*corev1.Pod)) error {
 	page.Limit = podsPerPage
 	return list(ctx, r, &corev1.PodList{}, page, func(pod *corev1.Pod) error {
@@ -51,7 +50,6 @@ func (r *Reconciler) eachPod(ctx context.Context, page client.ListOptions, visit
 	})
 }
 
-// eachClaim visits the metadata of all claims.
 func (r *Reconciler) eachClaim(ctx context.Context, visit func(*metav1.PartialObjectMetadata) error) error {
 	claims := &metav1.PartialObjectMetadataList{}
 	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))

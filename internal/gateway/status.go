@@ -21,8 +21,7 @@ type StatusRow struct {
 	Code   codes.Code
 	Reason string
 	Class  api.Class
-	// When says in which case.
-	When string
+	When   string
 }
 
 var (
@@ -58,7 +57,6 @@ func StatusRows() []StatusRow {
 	return []StatusRow{credentialsRefused, callerNotChecked, nodeHealerUnreachable, methodNotOffered, operationFailed}
 }
 
-// status returns the row as an error with a text.
 func (r StatusRow) status(text string) error {
 	s := status.New(r.Code, printable.Line(text, maxTextBytes))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{

@@ -107,7 +107,6 @@ func (l *Loop) finish(r result) {
 	l.log(r)
 }
 
-// drop counts one less.
 func drop(count map[string]int, of string) {
 	if count[of]--; count[of] == 0 {
 		delete(count, of)

@@ -55,7 +55,6 @@ type inspections struct {
 	answers []ops.InspectAnswer
 }
 
-// ask has a worker inspect what is on a storage.
 func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (ops.InspectAnswer, error) {
 	last, _ := n.answered.get(s)
 	if routine && last == wasPrompt {

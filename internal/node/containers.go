@@ -120,7 +120,6 @@ func (n *Node) mountsIn(c facts.Container, of ops.MountsOf, q facts.Filter) (fou
 	return found
 }
 
-// mountsOf reads mounts of containers.
 func (n *Node) mountsOf(ctx context.Context, of []facts.Container, q facts.Filter) ([]ops.MountsOf, error) {
 	ask := ops.MountsQuery{Of: of, Wanted: q, Limit: maxInNamespace}
 	var found []ops.MountsOf

@@ -31,8 +31,7 @@ type Inspection struct {
 	// Changed is true when the mount to probe was no longer there: the mount
 	// table has to be read again.
 	Changed bool
-	// Answer is the answer of the probed superblock.
-	Answer facts.Answer
+	Answer  facts.Answer
 	// Kind is the type of the probed root.
 	Kind facts.PathKind
 	// ProbeFacts are of the superblock: it is ReadOnly, and not only the mount.

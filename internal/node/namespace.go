@@ -203,7 +203,6 @@ func (n *Namespace) readStatmount() (Table, error) {
 	return NewTable(mounts), err
 }
 
-// list asks for all mounts.
 func (n *Namespace) list(fields mount.Fields) (mounts []facts.Mount, err error) {
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {

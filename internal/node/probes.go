@@ -33,7 +33,6 @@ func newProbes() *probes {
 	return &probes{calls: map[storage]*storageCall{}, slow: newCache[storage, lateness]()}
 }
 
-// storageCall is one call of a worker for a storage.
 type storageCall struct {
 	// mount is the mount that is probed; the zero value for a write.
 	mount facts.Mount

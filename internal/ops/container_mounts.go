@@ -44,7 +44,6 @@ const (
 
 var errTooManyMounts = fmt.Errorf("more mounts than are read: %d in one mount namespace, %d in all", maxMountsRead, maxMountsInAll)
 
-// containerMounts returns an answer for each container.
 func containerMounts(q MountsQuery) ([]MountsOf, error) {
 	proc, host, err := openProcfs()
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// fusectl has a directory for each FUSE connection.
 const fusectl = "/sys/fs/fuse/connections"
 
 // abortFUSE aborts the FUSE connection of a mount: all that waits for the daemon fails, and what

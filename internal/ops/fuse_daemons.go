@@ -235,7 +235,6 @@ func (s *scan) connectionAt(dir, fd string, found *connections) error {
 	return nil
 }
 
-// connectionIn parses the connection in the text of fdinfo.
 func connectionIn(fdinfo []byte) (connection uint64, told bool) {
 	connection, err := strconv.ParseUint(field(fdinfo, "fuse_connection"), 10, 64)
 	return connection, err == nil

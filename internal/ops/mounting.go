@@ -99,7 +99,6 @@ func (s *scan) counts(q MountingQuery, pid int, pod string) (none facts.FUSEDaem
 	return d
 }
 
-// names reports whether a process has one of the paths in its arguments.
 func (s *scan) names(pid int, paths []string) bool {
 	arguments, err := s.proc.read(strconv.Itoa(pid)+"/cmdline", maxArguments)
 	// A path stands alone, or after the name of an option; one that is only a part of another

@@ -34,7 +34,6 @@ func closeAll(namespaces []namespace) {
 	}
 }
 
-// tablesOf joins the tables of namespaces.
 func tablesOf(namespaces []namespace) (all []facts.Mount) {
 	for _, ns := range namespaces {
 		all = append(all, ns.table...)
@@ -183,7 +182,6 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 	return ns, nil
 }
 
-// table enters a namespace and reads its mount table.
 func (w *namespaceWalk) table(namespace *os.File) (table []facts.Mount, err error) {
 	if err := mount.Enter(namespace); err != nil {
 		return nil, err

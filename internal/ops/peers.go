@@ -42,7 +42,6 @@ func (s *scan) peers(daemons []connections) map[uint64][]facts.Peer {
 	return found
 }
 
-// named returns the peers that are named.
 func named(all []facts.Peer) (named []facts.Peer) {
 	slices.SortFunc(all, func(a, b facts.Peer) int {
 		return cmp.Or(cmp.Compare(b.Retransmits, a.Retransmits), strings.Compare(a.Address, b.Address))

@@ -27,14 +27,12 @@ import (
 // directory tree. If that umount took the dead mount and left a writable clone, the removal
 // would delete the volume's files; from a read-only one the driver gets EROFS and tries again.
 
-// faultPointNames are the names of the fault points of each position.
 var faultPointNames = [...]string{facts.OnDirectory: "rebind", facts.BeneathDead: "replace", facts.OnDead: "cover"}
 
 // PlaceAnswer names the mount now at the mount point.
 type PlaceAnswer struct {
 	Mount facts.Ref
-	// On is what it is mounted on.
-	On facts.Ref
+	On    facts.Ref
 	// Left is true when another mount namespace has a mount of its own on top of its copy
 	// of the dead mount: all copies of the dead mount were left there, or the umount would
 	// have taken that mount, too.

@@ -64,7 +64,6 @@ func (p procfs) open(name string) (int, error) {
 	return mount.Open(int(p), name, unix.O_RDONLY|unix.O_NOFOLLOW)
 }
 
-// list returns the names in a directory of procfs.
 func (p procfs) list(name string) ([]string, error) {
 	fd, err := p.open(name)
 	if err != nil {

@@ -36,7 +36,6 @@ type propagatedMount struct {
 	fd        int
 }
 
-// findPropagatedMounts finds and opens the copies of m, which is mounted on parentMount.
 func findPropagatedMounts(m, parentMount facts.Ref, budget time.Duration) *propagatedMounts {
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	p := &propagatedMounts{home: home, budget: budget, stuck: err != nil}

@@ -76,7 +76,6 @@ var adviceOf = map[Reason]struct {
 // Reasons returns all reasons of this package, sorted.
 func Reasons() []Reason { return slices.Sorted(maps.Keys(adviceOf)) }
 
-// rankOf returns the rank of a reason's advice.
 func rankOf(r Reason) adviceRank {
 	if of, known := adviceOf[r]; known {
 		return of.rank
@@ -84,7 +83,6 @@ func rankOf(r Reason) adviceRank {
 	return adviceDelete
 }
 
-// rank returns the rank of the condition's advice.
 func (c Condition) rank() adviceRank {
 	if c.SaveFirst {
 		return adviceSave

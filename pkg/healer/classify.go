@@ -61,9 +61,7 @@ func (k Kind) Class() api.Class {
 
 // OwnRow is the class of an error of the server's own, which counts more than an errno.
 type OwnRow struct {
-	// What it is, in words.
-	What string
-	// Is has the errors.
+	What  string
 	Is    []error
 	Class api.Class
 }

@@ -13,8 +13,7 @@ type PendingCall struct {
 	// the boot; of a call whose end was not recorded it is the latest that it may have.
 	First time.Duration `json:"firstSinceBoot,omitempty"`
 	Last  time.Duration `json:"lastSinceBoot,omitempty"`
-	// Calls counts them.
-	Calls int `json:"calls,omitempty"`
+	Calls int           `json:"calls,omitempty"`
 	// PID is the process that was called last; 0 if it cannot be seen. Another one that
 	// listens in its place is not at work on them.
 	PID int `json:"pid,omitempty"`

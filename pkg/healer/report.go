@@ -213,8 +213,7 @@ func (d Diagnosis) Lasting() bool {
 // Held says where superblocks are mounted, as far as that was seen.
 type Held struct {
 	Mounts int
-	// By names the containers that have one.
-	By []string
+	By     []string
 	// More is true where a container that could not be looked into may have others.
 	More bool
 }

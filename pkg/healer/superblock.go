@@ -19,7 +19,6 @@ type Superblock struct {
 	Kind   facts.PathKind
 	Answer facts.Answer
 	Space  facts.Space
-	// Opened is what the open device says of itself.
 	Opened facts.OpenedDevice
 	// Errors is nil for filesystems other than ext4.
 	Errors *facts.FilesystemErrors

@@ -27,7 +27,6 @@ func ContainerName(podUID, containerID string) string {
 	return cmp.Or(WorkloadName(podUID, containerID), "a container")
 }
 
-// containerMountName names the container that has a mount, and the path in it.
 func containerMountName(m facts.ContainerMount) string {
 	return cmp.Or(WorkloadName(m.PodUID, m.ContainerID), "process "+strconv.Itoa(m.PID)) + " at " + strconv.Quote(m.Mount.Path)
 }

@@ -53,7 +53,6 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	return nil
 }
 
-// paths returns all paths of the volumes that are served.
 func (s *Server) paths(ctx context.Context) ([]facts.VolumePath, error) {
 	all, err := s.cfg.Volumes.Volumes(ctx)
 	if of := s.cfg.Driver; of != "" {

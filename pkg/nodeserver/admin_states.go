@@ -11,7 +11,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// loopStates returns what the loop knows, and of which volume.
 func (a admin) loopStates(ctx context.Context) (loop healer.LoopState, byKey map[volumeKey]healer.VolumeState) {
 	if a.server.cfg.States != nil {
 		loop = a.server.cfg.States(ctx)

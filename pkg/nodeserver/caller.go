@@ -57,7 +57,6 @@ func foreignName(name string) string {
 	return printable.Line(name, maxCallerBytes)
 }
 
-// in returns the context of a call with its caller.
 func (c caller) in(ctx context.Context) context.Context {
 	return context.WithValue(healer.WithCaller(ctx, c.name), checksKey{}, c.checks)
 }

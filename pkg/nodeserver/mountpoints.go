@@ -51,7 +51,6 @@ func (w wording) working(name func(path string) string) string {
 	return text + " checked, storage not probed"
 }
 
-// mounted says what is mounted at a healthy mount point.
 func mounted(c healer.Case, p healer.MountPoint) string {
 	if p.Inspect.Kind == facts.KindBlock {
 		name := p.Inspect.Rdev.String()

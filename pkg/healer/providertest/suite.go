@@ -42,7 +42,6 @@ func Run(t *testing.T, p healer.Provider, cases Cases) {
 	}
 }
 
-// suite is one provider with its cases.
 type suite struct {
 	healer.Provider
 	Cases

@@ -29,7 +29,6 @@ type Config struct {
 	Node *Node
 }
 
-// podCase is what is known of a pod.
 type podCase struct {
 	*api
 
@@ -42,7 +41,6 @@ type podCase struct {
 	well []time.Time
 }
 
-// volume is one volume of CSI.
 type volume struct {
 	claim, pv, driver, handle string
 	// shared volumes may be attached to several nodes.

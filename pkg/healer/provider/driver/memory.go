@@ -55,7 +55,6 @@ type withoutHealer struct {
 	pid int
 }
 
-// process is one process that listens for a driver.
 type process struct {
 	driver, socket string
 	pid            int

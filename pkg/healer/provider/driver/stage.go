@@ -279,7 +279,6 @@ func together(errs ...error) (all error) {
 	return all
 }
 
-// errNoEffect is that of a driver that answered OK and mounted nothing.
 var errNoEffect = classed{
 	errors.New("RestageHadNoEffect: the driver answered OK to NodeStageVolume, and nothing new is mounted at the staging path"),
 	api.Class{Tier: api.Retriable, Type: api.TypeExecution},

@@ -130,7 +130,6 @@ func noProcess(d facts.FUSEDaemons) string {
 	return "no process"
 }
 
-// processName returns a process with what it belongs to.
 func (j judgement) processName(d facts.FUSEDaemon) string {
 	text := fmt.Sprintf("process %d %s (state %c, since %s", d.PID, printable.Name(d.Command), d.State, j.c.BootTime.Add(d.Started).UTC().Format(time.RFC3339))
 	switch w := healer.WorkloadName(d.PodUID, d.ContainerID); {

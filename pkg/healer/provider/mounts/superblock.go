@@ -129,7 +129,6 @@ func in(waits []string) string {
 	return "; the kernel waits in " + waits[0]
 }
 
-// adviceFailed is for the reasons of errnos.
 var adviceFailed = map[healer.Reason]string{
 	healer.Disconnected:    adviceDaemon,
 	healer.StaleFileHandle: adviceDaemon,
