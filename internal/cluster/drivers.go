@@ -92,7 +92,6 @@ func (d *drivers) record(now map[string]bool, at time.Time) {
 	}
 }
 
-// waitsFor returns why heals wait for a driver; nil: they do not, or no longer.
 func (d *drivers) waitsFor(driver string, grace time.Duration) error {
 	since := d.seen[driver].notReady
 	if waits := time.Since(since); !since.IsZero() && waits < grace {

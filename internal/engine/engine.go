@@ -16,30 +16,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Node is what the engine needs of its host; *node.Node is the real one.
+// Node is what the engine needs of its host; *node.Node is the real one, and says what each call does.
 type Node interface {
-	// Mounts reads the whole mount table. Topology may be as old as the kernel's
-	// last report of a change, and serves to find mounts. Refresh reads mounts that were
-	// found there anew; it is false when one of them is gone or was moved since.
 	Mounts() (node.Table, error)
 	Topology() (node.Table, error)
 	Refresh(stack []facts.Mount) ([]facts.Mount, bool)
 	Inspect(ctx context.Context, q node.InspectQuery) (node.Inspection, error)
-	// TryWrite writes to the superblock of a mount and leaves no name behind; with onlySync
-	// it calls fsync(2) on the root directory and no more.
 	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
-	// LookUp asks a FUSE daemon for a name that cannot exist.
 	LookUp(ctx context.Context, m facts.Mount) (facts.Lookup, error)
-	// BlockDevice reads what sysfs has of a device.
 	BlockDevice(dev facts.Dev) facts.BlockDevice
 	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	wanted.Finder
-	// InContainers finds mounts in the running containers of pods, of all if pods is
-	// nil, with before maybe not in those that started after the present mounts of the host came;
-	// ProbeInContainers probes them through the containers' own paths.
 	InContainers(ctx context.Context, pods []string, q facts.Filter, before bool) (node.Containers, error)
 	ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error)
-	// InPods returns what runs in pods.
 	InPods(ctx context.Context) ([]facts.Container, error)
 	Kubelet() layout.Kubelet
 	RealPath(path string) string

@@ -16,10 +16,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Heal checks a volume, heals it as far as it may, and reports. A sick volume
-// is a report; an error means that the question could not be answered. The
-// work has its own deadline, not the caller's: Heal goes on when ctx ends, and
-// until it returns the volume is busy for others.
+// Heal checks a volume, heals it as far as it may, and reports. It goes on when ctx
+// ends, and until it returns the volume is busy for others.
 func (e *Engine) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	return e.call(ctx, v, false)
 }

@@ -45,21 +45,16 @@ const (
 	turns = 12
 )
 
-// Node finds the volumes; *node.Node is one.
+// Node finds the volumes; *node.Node is one, and says what each call does.
 type Node interface {
 	Volumes(ctx context.Context) ([]facts.VolumePath, error)
 	VolumeMounts() ([]facts.Mount, error)
-	// Changes returns a channel that gets a value when mounts changed, and closes when
-	// ctx has ended or nothing can be told any more.
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Events tells of superblocks to which something happened; *node.SuperblockEvents is one.
+// Events tells of superblocks to which something happened; *node.SuperblockEvents is one, and says how.
 type Events interface {
-	// Follow has the superblocks of these mounts followed, and no others. An event comes, too, when
-	// one of these drivers listens again.
 	Follow(ctx context.Context, mounts []facts.Mount, drivers []string) error
-	// Events returns a channel that closes when the context of Config.Events has ended.
 	Events() <-chan node.SuperblockEvent
 }
 

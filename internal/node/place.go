@@ -100,10 +100,7 @@ func (n *Node) UnmountDead(ctx context.Context, path string, stack []facts.Mount
 	return err
 }
 
-// MountDead mounts a FUSE filesystem without a daemon at a bare staging path, if place is true, with the
-// type and source of before, the mount that was there: whoever comes meets ENOTCONN, and not an empty
-// directory of the node. placed is true if it did. changed is true if another mount than before is at
-// the path. Both are false where the directory is gone.
+// MountDead has a worker do that (ops.MountDeadQuery). Both answers are false where the directory is gone.
 func (n *Node) MountDead(ctx context.Context, path string, before facts.Mount, place bool) (placed, changed bool, err error) {
 	a, err := step(ctx, n, ops.MountDead, ops.MountDeadQuery{Target: path, Before: before, Place: place})
 	if err != nil {
@@ -112,9 +109,7 @@ func (n *Node) MountDead(ctx context.Context, path string, before facts.Mount, p
 	return a.Placed, a.Changed, nil
 }
 
-// Mounting names the processes that may be about to mount something at a path, by any of its names: those
-// that have it in their arguments and started at since (in time since the boot) or later, of the pod of
-// the driver's process, and root's outside of pods.
+// Mounting names the processes that may be about to mount something at a path (ops.MountingQuery).
 func (n *Node) Mounting(ctx context.Context, paths []string, since time.Duration, driver int) (found []facts.FUSEDaemon, err error) {
 	err = n.probes.serialize(ctx, mountingWalk, func() error {
 		q := ops.MountingQuery{Paths: paths, Since: since, Driver: driver, Budget: n.cfg.ProbeTimeout / 2}

@@ -25,11 +25,9 @@ type Gate struct {
 	Standalone bool
 }
 
-// Finder finds containers; *node.Node is the real one.
+// Finder finds containers; *node.Node is the real one, and says which.
 type Finder interface {
 	Holder(ctx context.Context, podUID string, dev facts.Dev) (*node.Holder, error)
-	// HolderAt returns a known container; nil if it no longer has the superblock
-	// mounted, or is in no pod.
 	HolderAt(ctx context.Context, m facts.ContainerMount) *node.Holder
 }
 

@@ -22,12 +22,10 @@ const (
 	NotJudged Verdict = "not judged"
 )
 
-// Engine checks and heals one volume, with a deadline of its own.
+// Engine checks one volume, and heals it where that is safe, with a deadline of its own. A sick volume is a report; an
+// error means that the question could not be answered.
 type Engine interface {
-	// Heal checks a volume and repairs it where that is safe. A sick volume is a
-	// report; an error means that the question could not be answered.
 	Heal(ctx context.Context, v Volume) (Report, error)
-	// Check changes nothing.
 	Check(ctx context.Context, v Volume) (Report, error)
 }
 

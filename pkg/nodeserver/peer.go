@@ -61,7 +61,6 @@ func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 
 func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID) }
 
-// admit returns the context of a call with its caller, or why the call is refused.
 func (g peerGuard) admit(ctx context.Context) (context.Context, error) {
 	p, ok := peerOf(ctx)
 	if !ok {
