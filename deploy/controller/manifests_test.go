@@ -185,7 +185,7 @@ func TestRights(t *testing.T) {
 		"ClusterRole create volumehealjobs",
 		"ClusterRole patch volumehealjobs/status",
 		"ClusterRole get persistentvolumeclaims,persistentvolumes,nodes",
-		"ClusterRole list pods",
+		"ClusterRole get,list pods",
 		"ClusterRole list persistentvolumeclaims,persistentvolumes,nodes",
 		"ClusterRole get namespaces",
 		"ClusterRole get storageclasses,csidrivers",
