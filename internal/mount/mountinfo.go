@@ -92,8 +92,9 @@ func parseLine(line string) (facts.Mount, error) {
 	if len(super) >= fieldLimit {
 		super = super[:max(strings.LastIndexByte(super, ','), 0)]
 	}
+	root, deleted := strings.CutSuffix(Unescape(head[3]), deletedMark)
 	m := facts.Mount{
-		OldID: id, OldParent: parent, Root: Unescape(head[3]), Dev: dev, Path: Unescape(head[4]), Attr: facts.ParseAttr(head[5]),
+		OldID: id, OldParent: parent, Root: root, RootDeleted: deleted, Dev: dev, Path: Unescape(head[4]), Attr: facts.ParseAttr(head[5]),
 		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), SuperOptions: splitOptions(super),
 	}
 	for _, field := range head[6:] { // unknown ones are skipped, as the man page asks
@@ -107,17 +108,11 @@ func parseLine(line string) (facts.Mount, error) {
 		}
 	}
 	m.SuperReadOnly = slices.Contains(m.SuperOptions, "ro")
-	cutDeleted(&m)
 	return m, nil
 }
 
-// cutDeleted cuts off what the kernel prints after the root of a mount that shows a directory without a
-// name. It is one that was deleted; or a daemon or server did not answer when somebody looked its name up, which
-// any user may do: the kernel then drops the name, until another lookup succeeds.
-func cutDeleted(m *facts.Mount) {
-	root, nameless := strings.CutSuffix(m.Root, "//deleted")
-	m.Root, m.RootDeleted = root, nameless && (!facts.IsType(m.FSType, facts.MayHang) || facts.IsNFS(m.FSType))
-}
+// deletedMark ends the root of a mount that shows a directory without a name, as the kernel prints it.
+const deletedMark = "//deleted"
 
 // splitOptions splits at commas outside double quotes: an SELinux context has
 // commas inside.

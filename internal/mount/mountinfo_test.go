@@ -43,13 +43,9 @@ var parseMountinfoExamples = map[string]struct {
 		`1 0 8:1 /dir//deleted /m rw,relatime - ext4 /dev/sda1 rw`,
 		facts.Mount{OldID: 1, Dev: facts.Dev{Major: 8, Minor: 1}, Root: "/dir", RootDeleted: true, Path: "/m", FSType: "ext4", Source: "/dev/sda1", SuperOptions: []string{"rw"}},
 	},
-	"deleted root of NFS": {
-		`1 0 0:5 /dir//deleted /m rw,relatime - nfs4 s:/x rw`,
-		facts.Mount{OldID: 1, Dev: facts.Dev{Minor: 5}, Root: "/dir", RootDeleted: true, Path: "/m", FSType: "nfs4", Source: "s:/x", SuperOptions: []string{"rw"}},
-	},
 	"root that a daemon did not find": {
 		`1 0 0:5 /dir//deleted /m rw,relatime - fuse.x x rw`,
-		facts.Mount{OldID: 1, Dev: facts.Dev{Minor: 5}, Root: "/dir", Path: "/m", FSType: "fuse.x", Source: "x", SuperOptions: []string{"rw"}},
+		facts.Mount{OldID: 1, Dev: facts.Dev{Minor: 5}, Root: "/dir", RootDeleted: true, Path: "/m", FSType: "fuse.x", Source: "x", SuperOptions: []string{"rw"}},
 	},
 	"a name that only looks deleted": {
 		`1 0 8:1 /dir\040(deleted) /m//deleted rw,relatime - ext4 /dev/sda1 rw`,

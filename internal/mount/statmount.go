@@ -2,6 +2,7 @@ package mount
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -129,7 +130,6 @@ func (r *reply) status(stringTable []byte) Status {
 		OldID:         int(r.MntIDOld),
 		OldParent:     int(r.MntParentIDOld),
 		Dev:           facts.Dev{Major: r.SBDevMajor, Minor: r.SBDevMinor},
-		Root:          text(RootDir, r.MntRoot),
 		Path:          text(Point, r.MntPoint),
 		Attr:          facts.Attr(r.MntAttr) & facts.AttrKnown,
 		FSType:        text(Type, r.FSType),
@@ -138,10 +138,10 @@ func (r *reply) status(stringTable []byte) Status {
 		SuperOptions:  splitOptions(text(Options, r.MntOpts)),
 		Propagation:   facts.Propagation{Shared: r.MntPeerGroup, Master: r.MntMaster},
 	}}
+	s.Root, s.RootDeleted = strings.CutSuffix(text(RootDir, r.MntRoot), deletedMark)
 	if sub := text(Subtype, r.FSSubtype); sub != "" {
 		s.FSType += "." + sub
 	}
-	cutDeleted(&s.Mount)
 	return s
 }
 

@@ -70,8 +70,9 @@ type Mount struct {
 	Dev       Dev
 	// Root is the directory of the filesystem that the mount shows.
 	Root string
-	// RootDeleted is true when that directory was deleted (mountinfo's "//deleted"); false where only its
-	// daemon or server could tell.
+	// RootDeleted is true when that directory has no name any more (mountinfo's "//deleted"): it was deleted, or
+	// (MayHang) its daemon or server did not answer a lookup, as any user may make. The next one that is answered
+	// gives the name back.
 	RootDeleted bool
 	// Path is the mount point as seen from the root of the mount namespace.
 	Path        string

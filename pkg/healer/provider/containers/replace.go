@@ -72,7 +72,7 @@ func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan facts.Containe
 	switch {
 	case !found:
 		return plan, source, "the host has no healthy mount of the volume that shows the container's directory"
-	case in.Mount.RootDeleted:
+	case in.Mount.RootDeleted && !facts.IsType(in.Mount.FSType, facts.MayHang):
 		return plan, source, "the directory that the container has was deleted"
 	}
 	for _, target := range c.MountPoints {

@@ -25,14 +25,16 @@ func replaceStep(t *testing.T, h *kernel, which Scope, c healer.Case) healer.Ste
 	return steps[0]
 }
 
-// onNFS makes an NFS of the volume.
-func onNFS(c *healer.Case) {
-	c.Record.FSType = "nfs4"
-	for i := range c.MountPoints {
-		c.MountPoints[i].Stack[0].FSType = "nfs4"
+// of makes a volume of another filesystem type.
+func of(fsType string) cases.Change {
+	return func(c *healer.Case) {
+		c.Record.FSType = fsType
+		for i := range c.MountPoints {
+			c.MountPoints[i].Stack[0].FSType = fsType
+		}
+		cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.FSType = fsType })(c)
+		has(func(m *facts.Mount) { m.FSType = fsType })(c)
 	}
-	cases.Of(cases.Renewed, func(sb *healer.Superblock) { sb.FSType = "nfs4" })(c)
-	has(func(m *facts.Mount) { m.FSType = "nfs4" })(c)
 }
 
 // What shares its mount events: the container's mount, and the host's.
@@ -61,7 +63,10 @@ var replacements = map[string]struct {
 }{
 	"as published to its pod": {},
 	"everything":              {which: All},
-	"NFS":                     {change: []cases.Change{onNFS}, which: All},
+	"NFS":                     {change: []cases.Change{of("nfs4")}, which: All},
+	"a name that the dead daemon did not look up": {
+		change: []cases.Change{has(func(m *facts.Mount) { m.RootDeleted = true })},
+	},
 	"the whole volume, which only staging shows": {
 		change: []cases.Change{has(func(m *facts.Mount) { m.Root = "/" })},
 		source: 1,
@@ -209,7 +214,10 @@ var refusedReplacements = []struct {
 			has(func(m *facts.Mount) { m.Root = "/subway" })(c)
 		},
 	},
-	{why: "the directory that the container has was deleted", change: has(func(m *facts.Mount) { m.RootDeleted = true })},
+	{why: "the directory that the container has was deleted", which: All, change: func(c *healer.Case) {
+		of("xfs")(c)
+		has(func(m *facts.Mount) { m.RootDeleted = true })(c)
+	}},
 	{why: "the pod's mount point on the host is not healthy", change: cases.Lost},
 	{
 		why:    "several mounts are stacked there",

@@ -78,7 +78,7 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (fact
 	switch {
 	case mp.Stale() && mp.Own.Op != opStatx:
 		return none, unreachable
-	case was.RootDeleted:
+	case was.RootDeleted && !facts.IsType(was.FSType, facts.MayHang):
 		return none, "the directory that the mount showed was deleted"
 	case !publishedAsStaged(c, mp):
 		return none, "what was published there is not known to be the staged filesystem"

@@ -125,8 +125,9 @@ var replacements = map[string]struct {
 		change: []cases.Change{top(0, func(m *facts.Mount) { m.Propagation = facts.Propagation{Shared: 3, Master: 4} })},
 		plan:   placePlan(shared),
 	},
-	"shared when it was recorded only": {change: []cases.Change{recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })}},
-	"not recorded at this mount point": {change: []cases.Change{func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
+	"a name that the dead daemon did not look up": {change: []cases.Change{top(0, func(m *facts.Mount) { m.RootDeleted = true })}},
+	"shared when it was recorded only":            {change: []cases.Change{recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })}},
+	"not recorded at this mount point":            {change: []cases.Change{func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
 	"interrupted, and dead itself": {
 		change: []cases.Change{
 			top(0, func(m *facts.Mount) { m.Attr = cases.Placeholder }), recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
@@ -248,7 +249,7 @@ var refusedReplacements = []struct {
 	},
 	{
 		"the directory that the mount showed was deleted",
-		[]cases.Change{top(0, func(m *facts.Mount) { m.RootDeleted = true })},
+		[]cases.Change{top(0, func(m *facts.Mount) { m.RootDeleted, m.FSType = true, "xfs" })},
 	},
 	{
 		"not known to be the staged filesystem",
