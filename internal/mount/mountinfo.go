@@ -26,8 +26,8 @@ func Parse(r io.Reader) (mounts []facts.Mount, err error) {
 
 // Visit reads a /proc/<pid>/mountinfo (proc_pid_mountinfo(5)) and calls visit for
 // every line, until visit returns an error. It drops the end of a field that is longer
-// than fieldLimit, and the last of the filesystem's options: no caller asks for such a
-// path. No error quotes a line: options may hold secrets.
+// than fieldLimit; of such options also the last one and the layers of an overlay: no
+// caller asks for such a path. No error quotes a line: options may hold secrets.
 func Visit(r io.Reader, visit func(facts.Mount) error) error {
 	lines := bufio.NewReaderSize(r, fieldLimit)
 	for n := 1; ; n++ {
@@ -89,13 +89,14 @@ func parseLine(line string) (facts.Mount, error) {
 		return facts.Mount{}, err
 	}
 	super := tail[len(tail)-1]
-	if len(super) >= fieldLimit {
-		super = super[:max(strings.LastIndexByte(super, ','), 0)]
+	options := splitOptions(super)
+	if len(super) >= fieldLimit { // an overlay whose upperdir was cut off would seem to have lower layers only
+		options = slices.DeleteFunc(options[:len(options)-1], func(o string) bool { return strings.HasPrefix(o, "lowerdir") })
 	}
 	root, deleted := strings.CutSuffix(Unescape(head[3]), deletedMark)
 	m := facts.Mount{
 		OldID: id, OldParent: parent, Root: root, RootDeleted: deleted, Dev: dev, Path: Unescape(head[4]), Attr: facts.ParseAttr(head[5]),
-		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), SuperOptions: splitOptions(super),
+		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), SuperOptions: options,
 	}
 	for _, field := range head[6:] { // unknown ones are skipped, as the man page asks
 		key, value, _ := strings.Cut(field, ":")

@@ -33,6 +33,26 @@ func TestParseLongLines(t *testing.T) {
 	}
 }
 
+// Without its upper layer a writable overlay would look like one of layers that are only read.
+func TestParseLongOptionsOfAnOverlay(t *testing.T) {
+	var layers []string
+	for i := range 300 {
+		layers = append(layers, fmt.Sprintf("lowerdir+=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/%d/fs", i))
+	}
+	for name, lower := range map[string]string{
+		"layer by layer":               strings.Join(layers, ","),
+		"cut in the upper layer":       "lowerdir=" + strings.Repeat("/a:", 5300) + "/b",
+		"cut right before the upper":   "lowerdir=" + strings.Repeat("a", fieldLimit-len("ro,lowerdir=")),
+		"cut right after the \",\"":    "lowerdir=" + strings.Repeat("a", fieldLimit-len("ro,lowerdir=,")),
+		"cut in the middle of a layer": "lowerdir=" + strings.Repeat("/a:", 1<<20) + "/b",
+	} {
+		mounts, err := Parse(strings.NewReader("1 0 0:5 / /m rw - overlay o ro," + lower + ",upperdir=/" + strings.Repeat("u", 4000) + ",workdir=/w\n"))
+		if err != nil || len(mounts) != 1 || strings.Join(mounts[0].SuperOptions, " ") != "ro" || !mounts[0].SuperReadOnly {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestParseFails(t *testing.T) {
 	stop := errors.New("enough")
 	for name, tc := range map[string]struct {
