@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -267,16 +268,18 @@ func TestDetachWhileTheRestIsAsked(t *testing.T) {
 				synctest.Wait()
 				node := &thisHost{t: t}
 				d, step := node.at(podMountPoint, true)
-				listed := false
+				var listed atomic.Bool
 				change := sync.OnceFunc(func() {
 					disk.api.Remove(disk.attached)
 					disk.api.Put(kubetest.Attachment(disk.pv, "node-2"))
 				})
 				api.wait = func(path string) {
-					if listed {
+					if listed.Load() {
 						change()
 					}
-					listed = listed || strings.HasSuffix(path, "/volumeattachments")
+					if strings.HasSuffix(path, "/volumeattachments") {
+						listed.Store(true)
+					}
 				}
 				ask := func() error { return c.with(node).Write(t.Context(), d.Case, step.MountPoint, true) }
 				if isStep {
