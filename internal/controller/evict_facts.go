@@ -37,9 +37,9 @@ var everywhere = client.ListOptions{Limit: objectsPerPage}
 var networkFences = schema.GroupVersionKind{Group: "csiaddons.openshift.io", Version: "v1alpha1", Kind: "NetworkFenceList"}
 
 // readEvidence asks the node, and then the API for all that a decision goes by: the lists
-// only where the node says that the volume is sick. The settings are those of before. Last comes by what a person stops an eviction,
-// as the node may take minutes to answer, and the Node, which is written to next. What cannot be
-// asked for is an error, and no decision.
+// only where the node says that the volume is sick. The settings are those of before the node is
+// asked. Last comes by what a person stops an eviction, as the node may take minutes to answer, and
+// the Node, which is written to next. What cannot be asked for is an error, and no decision.
 func (p *pass) readEvidence(ctx context.Context, node string, pods []corev1.Pod, begun []types.UID, settings map[string]string) (*evidence, error) {
 	e := &evidence{
 		volume: p.volume, settings: settings, pods: pods, begun: begun, namespace: &corev1.Namespace{}, class: &storagev1.StorageClass{}, driver: &storagev1.CSIDriver{},
