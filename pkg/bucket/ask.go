@@ -95,11 +95,10 @@ const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 // which may be a credential in the wrong place.
 func (b Bucket) request(ctx context.Context) (*http.Request, error) {
 	at, err := url.Parse(b.Endpoint)
-	switch { // AWS's endpoint may have been made of the region
-	case b.Region != "" && !regionName.MatchString(b.Region):
-		return nil, errors.New("the region is no name such as us-east-1, or has a line break, and so it has for a pod")
-	case strings.ContainsFunc(string(b.AccessKeyID+b.SecretAccessKey+b.SessionToken), func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, errors.New("the credentials have a line break or a space in them, and so they have for a pod")
+	signedFor := string(b.AccessKeyID+b.SecretAccessKey+b.SessionToken) + b.Region
+	switch {
+	case strings.ContainsFunc(signedFor, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, errors.New("region or credentials have a line break or a space in them, and so they have for a pod")
 	case err != nil, at.Scheme != "http" && at.Scheme != "https", at.Host == "", at.User != nil, at.RawQuery != "", at.Fragment != "":
 		return nil, errors.New("the endpoint is no URL of scheme http or https, host, port and path")
 	case !bucketName.MatchString(b.Name):
@@ -127,9 +126,10 @@ func (b Bucket) request(ctx context.Context) (*http.Request, error) {
 // path of the URL.
 var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$`)
 
-// regionName is what regions are called: us-east-1, us-west-004, ru-central1, nyc3, RegionOne, garage,
-// my_zone. No credential that is generated or encoded in some way looks like this.
-var regionName = regexp.MustCompile(`^[A-Za-z]{2,16}[0-9]{0,3}([-_][A-Za-z]{1,16}[0-9]{0,3}){0,3}([-_][0-9]{1,3})?$`)
+// regionName is what AWS and most others call regions: us-east-1, us-gov-west-1, us-west-004, nyc3, fr-par. What a
+// server writes, or a Secret has in the wrong place, is printed or looked up only if it looks like this: a generated or
+// encoded credential does not.
+var regionName = regexp.MustCompile(`^[a-z]{2,16}[0-9]{0,3}(-[a-z]{1,16}){0,3}(-[0-9]{1,3})?$`)
 
 // meantByGarage has the codes of other servers by the words with which Garage's messages begin: it
 // answers AccessDenied to a deleted key and a wrong secret, too, and that would prove a good signature.
@@ -163,7 +163,7 @@ func (b Bucket) read(response *http.Response, body []byte) answer {
 		a.Code = document.Code
 	}
 	region := cmp.Or(response.Header.Get("X-Amz-Bucket-Region"), document.Region)
-	credential := func(s Secret) bool { return s != "" && strings.Contains(region, string(s)) }
+	credential := func(s Secret) bool { return s != "" && strings.Contains(region, strings.ToLower(string(s))) }
 	if region != b.region() && regionName.MatchString(region) && !slices.ContainsFunc([]Secret{b.SecretAccessKey, b.SessionToken, b.AccessKeyID}, credential) {
 		a.Region = region
 	}

@@ -233,23 +233,40 @@ func TestADottedNameIsAskedByPath(t *testing.T) {
 	}
 }
 
-// TestARegionWithALineBreak is named, and not the endpoint that was made of it.
-func TestARegionWithALineBreak(t *testing.T) {
-	dir := t.TempDir()
-	mount(t, dir, "..1", map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu-west-1\n"})
-	b, err := ReadDir(dir)
-	b.Name = "data"
-	if report := Check(t.Context(), b); err != nil || !strings.Contains(report.Message, "the region is no name") {
-		t.Error(report, err)
+// TestNoRegionOfAWS is named where AWS's endpoint would be made of it, and not looked up.
+func TestNoRegionOfAWS(t *testing.T) {
+	for _, region := range []string{"eu-west-1\n", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01", "RegionOne"} {
+		files := map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": region}
+		dir := t.TempDir()
+		mount(t, dir, "..1", files)
+		if _, err := ReadDir(dir); err == nil || !strings.Contains(err.Error(), "the region is none of AWS's") || strings.Contains(err.Error(), region) {
+			t.Errorf("%q: %v", region, err)
+		}
+		files["AWS_ENDPOINT_URL"] = "http://s3"
+		mount(t, dir, "..2", files)
+		if _, err := ReadDir(dir); err != nil {
+			t.Errorf("%q of another server: %v", region, err)
+		}
 	}
 }
 
-// TestRegions has names of many providers, and what Ceph and OpenStack call theirs.
+// TestRegions has names of many providers, and what people call theirs.
 func TestRegions(t *testing.T) {
 	b := serve(t, respond(200, nil, list))
-	for _, b.Region = range []string{"", "us-east-1", "us-isob-east-1", "us-gov-west-1", "eusc-de-east-1", "us-west-004", "us-central1", "ru-central1", "oss-cn-hangzhou", "fr-par", "nyc3", "ch-gva-2", "auto", "RegionOne", "my_zone"} {
+	for _, b.Region = range []string{"", "us-east-1", "us-isob-east-1", "us-gov-west-1", "eusc-de-east-1", "us-west-004", "us-central1", "ru-central1", "oss-cn-hangzhou", "fr-par", "nyc3", "ch-gva-2", "auto", "RegionOne", "my_zone", "US-EAST-04A", "RNO2A", "c3j1", "lab-k8s", "eu.west", "1"} {
 		if report := Check(t.Context(), b); report.Verdict != Healthy {
 			t.Errorf("%q: %v", b.Region, report)
+		}
+	}
+}
+
+// TestACredentialIsNoRegion has what a server writes of one, in other letters or encoded.
+func TestACredentialIsNoRegion(t *testing.T) {
+	for secret, written := range map[string]string{"Abcdefgh": "abcdefgh", "minio": "bWluaW8", "minioadmin1x": "MINIOADMIN"} {
+		b := serve(t, respond(403, map[string]string{"X-Amz-Bucket-Region": written}, ""))
+		b.AccessKeyID = Secret(secret)
+		if report := Check(t.Context(), b); strings.Contains(report.Message, written) {
+			t.Errorf("%q: %v", secret, report.Message)
 		}
 	}
 }
@@ -269,7 +286,6 @@ func TestUnusable(t *testing.T) {
 		"no key":            func(b *Bucket) { b.AccessKeyID = "" },
 		"no secret":         func(b *Bucket) { b.SecretAccessKey = "" },
 		"a line break":      func(b *Bucket) { b.SecretAccessKey += "\n" },
-		"a key as region":   func(b *Bucket) { b.Region = "c4n4ryUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01" },
 		"an odd region":     func(b *Bucket) { b.Region = "c4n4ry\r\nX-Y: z" },
 	} {
 		b := good

@@ -89,13 +89,16 @@ func readDir(dir string) (b Bucket, err error) {
 	case awsKey != "":
 		b.Region = cmp.Or(file("AWS_REGION"), file("AWS_DEFAULT_REGION"))
 		domain := ".amazonaws.com"
+		b.Endpoint = cmp.Or(file("AWS_ENDPOINT_URL_S3"), file("AWS_ENDPOINT_URL"))
 		switch {
+		case b.Endpoint == "" && err == nil && !regionName.MatchString(b.region()): // it may be a credential, and would be looked up
+			err = errors.New("the region is none of AWS's, and there is no AWS_ENDPOINT_URL")
 		case strings.HasPrefix(b.Region, "cn-"):
 			domain = ".amazonaws.com.cn"
 		case strings.HasPrefix(b.Region, "eusc-"):
 			domain = ".amazonaws.eu"
 		}
-		b.Endpoint = cmp.Or(file("AWS_ENDPOINT_URL_S3"), file("AWS_ENDPOINT_URL"), "https://s3."+b.region()+domain)
+		b.Endpoint = cmp.Or(b.Endpoint, "https://s3."+b.region()+domain)
 		b.AccessKeyID, b.SecretAccessKey, b.SessionToken = Secret(awsKey), Secret(file("AWS_SECRET_ACCESS_KEY")), Secret(file("AWS_SESSION_TOKEN"))
 		b.Expires, _ = time.Parse(time.RFC3339, file("AWS_CREDENTIAL_EXPIRATION")) // zero if it is none
 	case err == nil:
