@@ -54,7 +54,7 @@ func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.T
 		switch {
 		case now.Before(at):
 			ask = earlier(ask, at)
-		case may && (next == nil || v.tries < next.tries):
+		case may && (next == nil || v.tries+v.away < next.tries+next.away):
 			next = v
 		}
 	}
@@ -178,13 +178,16 @@ func (h *healing) retry(name string) {
 	}
 }
 
-// backendOf returns what a sick volume has in common with others: its server, else its
-// driver.
+// backendOf returns what a sick volume has in common with others: its server, else its driver, if that is
+// called first. Volumes that need no call of a driver do not wait for one that is away.
 func backendOf(r healer.Report, driver string) string {
 	for _, sb := range r.After.Case.Superblocks {
 		if server := netfs.Server(sb.FSType, sb.Source); server != "" {
 			return "server " + server
 		}
+	}
+	if offers := r.After.Offers(); len(offers) > 0 && offers[0].Cost != healer.Delegate && offers[0].Cost != healer.Restage {
+		return "mounts of " + driver
 	}
 	return "driver " + driver
 }

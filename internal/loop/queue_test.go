@@ -384,3 +384,29 @@ func TestDriverCameBackOfWhatNothingTold(t *testing.T) {
 		})
 	})
 }
+
+// Volumes of a driver that is away for a day keep no other volume waiting: one that needs no driver is healed
+// at once, and of those that need the driver each has its turn, whatever failed first.
+func TestBesideADriverThatIsAway(t *testing.T) {
+	n := acting(32)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 30 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, restages: true, err: fmt.Errorf("restage: %w", healer.ErrDriverAway)})
+		}
+		n.breaks("v30", fault{reason: healer.Disconnected, restages: true, err: syscall.EBUSY})
+		time.Sleep(2 * time.Hour)
+		start := time.Now()
+		n.breaks("v31", fault{reason: healer.Disconnected})
+		time.Sleep(time.Minute)
+		if len(n.healsOf("v31", start)) == 0 {
+			t.Error("a volume that needs no driver is not healed")
+		}
+		time.Sleep(24 * time.Hour)
+		for i := range 31 {
+			if id := fmt.Sprint("v", i); len(n.healsOf(id, start)) == 0 {
+				t.Errorf("%s has no turn within a day", id)
+			}
+		}
+	})
+}
