@@ -92,7 +92,7 @@ func (l *Loop) finish(r result) {
 	}
 	v.due = l.nextTurn(v, now)
 	l.diagnosed(r, now)
-	v.record(r, now)
+	v.record(r, l.cfg.Interval, now)
 	if v.again {
 		v.changed(now, now, l.cfg.Interval)
 	}

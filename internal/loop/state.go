@@ -35,7 +35,7 @@ func (l *Loop) states() healer.LoopState {
 		if v.isSick() {
 			s.Tries = v.tries
 		}
-		if time.Since(later(v.checked, v.expected)) > unansweredAfter*l.cfg.Interval {
+		if v.unanswered(l.cfg.Interval, time.Now()) {
 			s.Health = append(slices.Clone(s.Health), healer.HealthEntry{Status: healer.Unknown, Reason: healer.CheckUnanswered})
 			if s.Verdict != healer.Abnormal {
 				s.Verdict = ""
@@ -53,18 +53,25 @@ func (l *Loop) states() healer.LoopState {
 // longer told as if it still held.
 const unansweredAfter = 3
 
+func (v *volume) unanswered(interval time.Duration, now time.Time) bool {
+	return now.Sub(later(v.checked, v.expected)) > unansweredAfter*interval
+}
+
 // record keeps what a check showed. A check without an answer, as while somebody else heals the volume,
 // shows nothing new: a sick volume stays sick.
-func (v *volume) record(r result, now time.Time) {
+func (v *volume) record(r result, interval time.Duration, now time.Time) {
 	switch kind := healer.KindOf(r.err); {
-	case kind == healer.KindBusy, kind == healer.KindNotFound:
+	case kind == healer.KindNotFound, kind == healer.KindBusy && !v.unanswered(interval, now):
 	case r.err != nil:
-		v.failed, v.failedAt = oneLine(r.err.Error()), now
+		v.failed, v.failedAt, v.checkFailed = oneLine(r.err.Error()), now, !r.heals
 	case r.heals:
 		class, _ := r.report.Failure()
-		v.failed, v.failedAt = oneLine(r.report.FailureText(class)), now
-	case !r.report.After.Sick():
-		v.failed, v.failedAt = "", time.Time{}
+		v.failed, v.failedAt, v.checkFailed = oneLine(r.report.FailureText(class)), now, false
+	case v.checkFailed, !r.report.After.Sick():
+		v.failed = ""
+	}
+	if v.failed == "" {
+		v.failedAt = time.Time{}
 	}
 	switch {
 	case r.err == nil:

@@ -214,3 +214,35 @@ func TestVolumeThatCannotBeJudged(t *testing.T) {
 		})
 	})
 }
+
+// A check that failed is forgotten when one has an answer, also where the volume is sick.
+func TestTheErrorOfACheckGoes(t *testing.T) {
+	n := many(1)
+	run(t, n, func() {
+		n.do(func() { n.noAnswer = errors.New("no worker") })
+		time.Sleep(2 * time.Minute)
+		n.do(func() { n.noAnswer, n.keeps = nil, healer.OutOfSpace })
+		time.Sleep(2 * time.Minute)
+		if s := n.loop.States(context.Background()).Volumes[0]; s.Error != "" || !s.Failed.IsZero() {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A volume that is busy shows nothing new; once that has been so for long it is what fails, and a call's
+// answer of before is no longer the last word.
+func TestBusyForGood(t *testing.T) {
+	n := many(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.do(func() { n.noAnswer = &healer.Error{Kind: healer.KindBusy, Text: "busy"} })
+		time.Sleep(2 * time.Minute)
+		if s := n.loop.States(context.Background()).Volumes[0]; s.Error != "" || !s.Failed.IsZero() {
+			t.Errorf("after two minutes: %+v", s)
+		}
+		time.Sleep(time.Hour)
+		if s := n.loop.States(context.Background()).Volumes[0]; s.Error == "" || time.Since(s.Failed) > 2*time.Minute {
+			t.Errorf("after an hour: %+v", s)
+		}
+	})
+}

@@ -49,7 +49,9 @@ type volume struct {
 	// failed is healer.VolumeState.Error, failedAt its Failed.
 	failed   string
 	failedAt time.Time
-	sick     sickness
+	// checkFailed is true where a check failed at that, and no heal.
+	checkFailed bool
+	sick        sickness
 	// healed is when the loop's last heal of it ended.
 	healed time.Time
 	backoff

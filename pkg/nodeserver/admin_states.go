@@ -23,8 +23,9 @@ func (a admin) loopStates(ctx context.Context) (loop healer.LoopState, byKey map
 }
 
 // addStates adds what the loop knows of volumes, or what a call showed that came later: then nothing
-// of the loop's but when it checks the volume next, and an error that came later still. It returns
-// whether the loop checks volumes: else nothing renews what is known.
+// of the loop's but when it checks the volume next, and an error that came later still, with which an answer
+// that is long overdue makes the call's "healthy" void. It returns whether the loop checks volumes: else
+// nothing renews what is known.
 func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops bool) {
 	loop, byKey := a.loopStates(ctx)
 	for _, v := range volumes {
@@ -32,13 +33,18 @@ func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) (loops 
 		s := byKey[key]
 		known, _ := a.server.answers.Get(key)
 		last, _ := known.(lastAnswer)
-		failed := s.Failed.After(last.Checked)
-		unanswered := failed && slices.ContainsFunc(s.Health, func(e healer.HealthEntry) bool { return e.Reason == healer.CheckUnanswered })
 		// The loop publishes an answer a moment after it has it; one that hangs has no states.
-		if last.Checked.After(s.Checked) && (!last.ofLoop || s.Checked.IsZero()) && !unanswered {
+		if last.Checked.After(s.Checked) && (!last.ofLoop || s.Checked.IsZero()) {
 			last.Due = s.Due
-			if failed {
+			if s.Failed.After(last.Checked) {
 				last.Error = s.Error
+				unanswered := slices.IndexFunc(s.Health, func(e healer.HealthEntry) bool { return e.Reason == healer.CheckUnanswered })
+				if unanswered >= 0 {
+					last.Health = append(slices.Clone(last.Health), s.Health[unanswered])
+				}
+				if unanswered >= 0 && last.Verdict != healer.Abnormal {
+					last.Verdict = ""
+				}
 			}
 			s = last.VolumeState
 		}

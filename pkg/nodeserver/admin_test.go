@@ -148,9 +148,17 @@ func TestAdminListsTheLastAnswer(t *testing.T) {
 		t.Errorf("a call's, and the loop failed after it: %v", v)
 	}
 	known.Verdict, known.Health = "", []healer.HealthEntry{{Status: healer.Unknown, Reason: healer.CheckUnanswered}}
-	if v, _ := list(); v.GetVerdict() != "" || !slices.Equal(v.GetReasons(), []string{"CheckUnanswered"}) || v.GetError() != "no" {
-		t.Errorf("a call's, and the loop failed for long after it: %v", v)
+	if v, _ := list(); v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted", "CheckUnanswered"}) || v.GetError() != "no" {
+		t.Errorf("a call's, and the loop failed for long, and after it: %v", v)
 	}
+	well := sick
+	well.After.Conditions = nil
+	s.server.publish(well, false)
+	known.Failed = time.Now()
+	if v, _ := list(); v.GetVerdict() != "" || !slices.Equal(v.GetReasons(), []string{"CheckUnanswered"}) {
+		t.Errorf("healthy by a call, and the loop failed for long, and after it: %v", v)
+	}
+	s.server.publish(sick, false)
 	known.Failed = seen
 	if v, _ := list(); v.GetVerdict() != "abnormal" || v.GetError() != "" {
 		t.Errorf("a call's, and the loop failed for long before it: %v", v)
