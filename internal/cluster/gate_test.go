@@ -39,7 +39,7 @@ type thisHost struct {
 	runs int
 	// here is what is seen to run in pods, and looks how often that was asked.
 	here  []facts.Container
-	looks int
+	looks atomic.Int32
 	err   error
 }
 
@@ -67,7 +67,7 @@ func (h *thisHost) Holder(context.Context, string, facts.Dev) (*node.Holder, err
 }
 
 func (h *thisHost) InPods(context.Context) ([]facts.Container, error) {
-	h.looks++
+	h.looks.Add(1)
 	return h.here, h.err
 }
 
@@ -417,8 +417,8 @@ func stepForAContainer(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer p.Leave(nil)
-	if err := p.Revalidate(t.Context()); err != nil || node.looks != 0 {
-		t.Errorf("%v, and the node was looked at %d times", err, node.looks)
+	if err := p.Revalidate(t.Context()); err != nil || node.looks.Load() != 0 {
+		t.Errorf("%v, and the node was looked at %d times", err, node.looks.Load())
 	}
 	// A container allows changes of the mount point, not of the device.
 	kubetest.Terminate(disk.attached)

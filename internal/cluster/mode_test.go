@@ -343,17 +343,6 @@ func TestSettingsAfterARestore(t *testing.T) {
 				if !stalled {
 					expect(t, "a check", err, "mode off")
 				}
-				says(disk.pod, "off") // as the pod was before, which no step asks about any more
-				disk.settings(clustersettings.Mode, "heal")
-				api.Put(disk.pod)
-				synctest.Wait()
-				time.Sleep(cacheTTL)
-				_, err = c.with(node).Inspect(t.Context(), d.Case.Volume)
-				if !stalled {
-					expect(t, "a check after an hour", err, "mode off by Pod")
-				}
-				says(disk.pod, "heal")
-				api.Put(disk.pod)
 				disk.settings(clustersettings.Mode, "heal")
 				synctest.Wait()
 				expect(t, "another step", p.Revalidate(t.Context()), "")

@@ -143,12 +143,15 @@ func (r *reader) send(ctx context.Context, what request, limit *semaphore.Weight
 		*own = outage{}
 		return err
 	}
-	err = fmt.Errorf("the Kubernetes API does not answer: %w", err)
+	err = fmt.Errorf("%w: %w", errNoAnswer, err)
 	if isOutage(err) && what.GroupResource != secretKind.GroupResource {
 		*own = outage{err, time.Now().Add(unavailableTime)}
 	}
 	return err
 }
+
+// errNoAnswer is in each error of send for which isUnavailable holds.
+var errNoAnswer = errors.New("the Kubernetes API does not answer")
 
 // isUnavailable returns whether an error says that the API cannot be reached or
 // cannot answer now. Any other error is an answer.
@@ -239,7 +242,7 @@ func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, until
 	if !found {
 		return o, kept.until, true
 	}
-	if kept.object != nil && time.Now().Before(kept.until) { // a restore of etcd has resourceVersions go back
+	if kept.object != nil { // however old: no time makes what was forbidden allowed
 		order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), informed.GetResourceVersion())
 		if err == nil && order > 0 {
 			return o, kept.until, true

@@ -135,10 +135,9 @@ func parseNamespaces(text string) (names []string, err error) {
 // ConfigMap is deleted, the last ones hold: a deletion is no permission to heal.
 type settingsStore struct {
 	mu sync.Mutex
-	// settings are those of parsed, which is nil before the first ConfigMap, since at.
+	// settings are those of parsed, which is nil before the first ConfigMap.
 	settings settings
 	parsed   *corev1.ConfigMap
-	at       time.Time
 }
 
 func (c *Cluster) currentSettings() settings {
@@ -147,8 +146,8 @@ func (c *Cluster) currentSettings() settings {
 }
 
 // update returns the settings after taking over those of m, unless later ones are
-// known, or m is nil. What the API answers now counts whatever is known, and what an informer has after
-// a while: the resourceVersion goes back when etcd is restored.
+// known, or m is nil. What the API answers now counts whatever is known: its
+// resourceVersion goes back when etcd is restored.
 func (s *settingsStore) update(m *corev1.ConfigMap, now bool) settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +156,7 @@ func (s *settingsStore) update(m *corev1.ConfigMap, now bool) settings {
 	}
 	if s.parsed != nil {
 		order, err := resourceversion.CompareResourceVersion(m.ResourceVersion, s.parsed.ResourceVersion)
-		if err == nil && (order == 0 || order < 0 && !now && time.Since(s.at) < cacheTTL) {
+		if err == nil && (order == 0 || order < 0 && !now) {
 			return s.settings
 		}
 	}
@@ -168,6 +167,6 @@ func (s *settingsStore) update(m *corev1.ConfigMap, now bool) settings {
 	if s.settings.mode != parsed.mode {
 		klog.InfoS("The mode of the cluster changed", "mode", parsed.mode.String())
 	}
-	s.parsed, s.settings, s.at = m, parsed, time.Now()
+	s.parsed, s.settings = m, parsed
 	return parsed
 }
