@@ -153,7 +153,11 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	if p.job.Spec.DryRun {
 		return &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
 	}
-	if p.job.Status.SickSince == nil {
+	switch {
+	case p.job.Status.SickSince != nil:
+	case now.After(p.deadline()):
+		return refuse("it could not be decided before the job's deadline")
+	default:
 		p.job.Status.SickSince = ptr.To(metav1.NewTime(now))
 	}
 	if now.Sub(p.job.Status.SickSince.Time) < allowed.After.Duration {
@@ -358,6 +362,8 @@ func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 		switch err := p.eviction(ctx, &pods[i], metav1.DryRunAll); {
 		case errors.As(err, new(*waiting)):
 			return err
+		case apierrors.IsNotFound(err):
+			return awaitTurn("pod %s is gone", pods[i].Name)
 		case err != nil:
 			return refuse(fmt.Sprintf("pod %s may not be evicted: %v", pods[i].Name, err))
 		}
@@ -393,8 +399,10 @@ func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) 
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	switch err := p.cfg.Reader.Get(ctx, client.ObjectKeyFromObject(pod), now); {
-	case err != nil:
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return err
+	case err != nil:
+		return awaitTurn("pod %s could not be read: %v", pod.Name, err)
 	case now.UID != pod.UID || now.ResourceVersion != pod.ResourceVersion:
 		return awaitTurn("pod %s changed since it was read", pod.Name)
 	}

@@ -100,8 +100,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // stuck has the job say what keeps it from its next step, and end when its time is over: what the
 // API refuses for good would else be tried for ever, and nobody see why. The error is in the log: it may name
-// what other tenants have. A job that has written down an eviction ends by that, and one that may only not
-// be able to ask for a moment goes on: it may wait for its turn beyond its deadline.
+// what other tenants have. An eviction that is written down goes on: it ends by its own deadline, and its taint
+// has to go first. When it is over its new pods have their time.
 func (p *pass) stuck(ctx context.Context, err error) error {
 	if end := (*ending)(nil); errors.As(err, &end) || errors.Is(err, errJobDeleted) {
 		return err
@@ -113,9 +113,10 @@ func (p *pass) stuck(ctx context.Context, err error) error {
 	}
 	if time.Now().After(p.deadline()) {
 		all, _, unread := p.readLedger(ctx)
-		mine := func(e ledgerEntry) bool { return e.JobUID == p.job.UID }
-		refused := !mayBeDone(err) && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
-		if p.job.Spec.Mode != v1alpha1.ModeEvict || refused && unread == nil && !slices.ContainsFunc(all, mine) {
+		goesOn := func(e ledgerEntry) bool {
+			return e.JobUID == p.job.UID && (e.open() || time.Since(time.Unix(e.End, 0)) < newPodPatience)
+		}
+		if p.job.Spec.Mode != v1alpha1.ModeEvict || unread == nil && !slices.ContainsFunc(all, goesOn) {
 			return &ending{reason: ReasonDeadline, message: why}
 		}
 	}

@@ -1,0 +1,200 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+var errRefusedConn = errors.New("the connection was refused")
+
+// reading has each read fail with what fails returns.
+func (w *evictWorld) reading(fails func(o any) error) {
+	w.reconciler.cfg.Reader = interceptor.NewClient(notEndedPods(w.api).(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if err := fails(o); err != nil {
+				return err
+			}
+			return api.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, api client.WithWatch, o client.ObjectList, opts ...client.ListOption) error {
+			if err := fails(o); err != nil {
+				return err
+			}
+			return api.List(ctx, o, opts...)
+		},
+	})
+}
+
+// until steps until the job has ended or the time is over.
+func (w *evictWorld) until(most time.Duration) *v1alpha1.VolumeHealJob {
+	for start := time.Now(); time.Since(start) < most; {
+		result, err := w.step()
+		if job := w.job(w.name); job.Status.Result != "" {
+			return job
+		}
+		if w.kubelet != nil {
+			w.kubelet()
+		}
+		wait := max(result.RequeueAfter, time.Second)
+		if err != nil {
+			wait = time.Minute
+		}
+		time.Sleep(wait)
+	}
+	return w.job(w.name)
+}
+
+// One error of the API at the read of a pod ends no job.
+func TestOneErrorAtTheLastLook(t *testing.T) {
+	for _, when := range []string{"before", "taint stands"} {
+		for name, fault := range map[string]error{
+			"refused":           errRefusedConn,
+			"503":               apierrors.NewServiceUnavailable("not now"),
+			"it went":           apierrors.NewNotFound(corev1.Resource("pods"), "a"),
+			"too many requests": apierrors.NewTooManyRequests("priority and fairness", 1),
+		} {
+			t.Run(when+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newEvictWorld(t)
+					fails := 0
+					w.reading(func(o any) error {
+						if m, is := o.(*metav1.PartialObjectMetadata); is && m.Kind == "Pod" && fails == 0 && (when == "before") == (w.taintValue() == "") {
+							fails++
+							return fault
+						}
+						return nil
+					})
+					w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+					job := w.until(time.Hour)
+					if fails != 1 || job.Status.Result != v1alpha1.ResultSucceeded {
+						t.Errorf("evicted %v, fails %d: %+v", w.evicted, fails, job.Status.Conditions)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What the API answers with an error for good ends the job at last.
+func TestAnErrorForGoodEndsAJob(t *testing.T) {
+	for name, fault := range map[string]error{
+		"500":            apierrors.NewInternalError(errors.New("conversion webhook for networkfences failed")),
+		"not of the API": errors.New("Client.Timeout exceeded while awaiting headers"),
+		"403":            apierrors.NewForbidden(corev1.Resource("networkfences"), "", errors.New("no")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				w.reading(func(o any) error {
+					if l, is := o.(*unstructured.UnstructuredList); is && l.GetKind() == networkFences.Kind {
+						return fault
+					}
+					return nil
+				})
+				job := w.until(48 * time.Hour)
+				if job.Status.Result == "" {
+					t.Errorf("it never ends: %+v", job.Status.Conditions)
+				}
+			})
+		})
+	}
+}
+
+// A job whose deadline is long over begins no eviction.
+func TestNoEvictionLongAfterTheDeadline(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		t.Run(map[bool]string{false: "never asked", true: "seen sick once"}[seen], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				if seen {
+					must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 2m\n")))
+				}
+				job := w.job("job")
+				job.Spec.RetryDeadlineSeconds = ptr.To[int64](60)
+				must(t, w.api.Update(w.ctx, job))
+				start := time.Now()
+				sickSeen := 0
+				w.reading(func(o any) error {
+					if l, is := o.(*unstructured.UnstructuredList); is && l.GetKind() == networkFences.Kind {
+						if seen && sickSeen == 0 {
+							sickSeen++
+							return nil
+						}
+						if time.Since(start) < 6*time.Hour {
+							return errRefusedConn
+						}
+					}
+					return nil
+				})
+				w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+				job = w.until(12 * time.Hour)
+				if len(w.evicted) > 0 {
+					t.Errorf("evicted %v %v after the job began: %+v", w.evicted, time.Since(start), job.Status.Conditions)
+				}
+			})
+		})
+	}
+}
+
+// After the pods went, what is refused for good ends the job.
+func TestRefusedForGoodAfterTheEviction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.reading(func(o any) error {
+			if _, is := o.(*corev1.PodList); is && len(w.evicted) == 2 && w.taintValue() == "" {
+				return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no"))
+			}
+			return nil
+		})
+		w.kubelet = w.kubeletEnds
+		job := w.until(48 * time.Hour)
+		if job.Status.Result == "" {
+			t.Errorf("it never ends: %+v", job.Status.Conditions)
+		}
+	})
+}
+
+// A job evicts once: also where the ledger has forgotten its eviction.
+func TestAJobEvictsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		settled, pruned := time.Time{}, false
+		w.reading(func(o any) error {
+			if _, is := o.(*corev1.PodList); is && len(w.evicted) == 2 && w.taintValue() == "" {
+				if settled.IsZero() {
+					settled = time.Now()
+				}
+				if time.Since(settled) < 2*time.Hour {
+					return errRefusedConn
+				}
+			}
+			return nil
+		})
+		w.kubelet = func() {
+			w.kubeletEnds()
+			w.scheduler()
+			if !settled.IsZero() && time.Since(settled) > 90*time.Minute && !pruned {
+				pruned = true // another job's entry
+				must(t, w.reconciler.changeLedger(w.ctx, func(l ledger) ledger { return l }))
+				w.node.found = []finding{shutdown} // it became sick again
+			}
+		}
+		job := w.until(6 * time.Hour)
+		if len(w.evicted) != 2 {
+			t.Errorf("evicted %v: %+v", w.evicted, job.Status.Conditions)
+		}
+	})
+}
