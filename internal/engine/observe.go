@@ -129,8 +129,10 @@ func (o *observation) loadRecord(ctx context.Context) {
 	o.known = o.engine.scanned.get(o.volumeKey()) // first: healthy is of this record, or an older one
 	record, err := o.engine.read(o.c.Driver, o.c.Volume.ID)
 	if err != nil {
-		// Without a record less can be healed, and nothing wrong is done.
+		// Without a record less can be healed, and nothing wrong is done. This check saves none over the one that
+		// is there, as if another had saved meanwhile: what is mounted now would be the volume from then on.
 		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
+		o.remember(func(v *scannedVolume) { v.saved = node.SinceBoot() })
 	}
 	o.c.Record = record
 	o.c.WasLookedUp = o.known.lookedUp

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -661,5 +663,54 @@ func TestDormantMountPointsWhoseSuperblockIsGone(t *testing.T) {
 			t.Errorf("check %d: previous %+v", i, r.Previous)
 		}
 		c.Record = &r
+	}
+}
+
+// onceUnreadable fails to load a record while fails is true.
+type onceUnreadable struct {
+	Records
+
+	fails bool
+}
+
+func (l *onceUnreadable) Load(driver, id string) (*healer.Record, error) {
+	if l.fails {
+		return nil, fmt.Errorf("record: %w", syscall.EMFILE)
+	}
+	return l.Records.Load(driver, id)
+}
+
+// A record that cannot be read for a moment is there nevertheless.
+func TestUnreadableRecordIsNotOverwritten(t *testing.T) {
+	var l *onceUnreadable
+	b := newFixture(t, func(c *Config) { l = &onceUnreadable{Records: c.Records}; c.Records = l })
+	b.healthy()
+	was := b.record()
+	another := facts.Dev{Major: 8, Minor: 32}
+	b.remount(another) // another volume's disk
+	d := b.devices[another]
+	d.Identity = facts.Identity{Serial: "another", FilesystemUUID: "another"}
+	b.devices[another] = d
+	l.fails = true
+	b.check()
+	l.fails = false
+	if now := b.record(); now.Identity != was.Identity {
+		t.Errorf("the identity was %+v, and now %+v", was.Identity, now.Identity)
+	}
+}
+
+// A check that finds its record unchanged raises the newest mount id: one that began before it writes nothing.
+func TestOlderCheckAfterAnUnchangedRecord(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	next := facts.Dev{Major: 8, Minor: 32}
+	before := append([]facts.Mount(nil), b.mounts...)
+	b.remount(next)
+	first := b.pausedCheck() // has seen next, and would write it
+	b.mounts = append(before, facts.Mount{ID: 5000, OldID: 5000, OldParent: 1, Path: "/other", Root: "/", Dev: next, FSType: "ext4"})
+	b.check() // sees what is recorded, and newer ids
+	first()
+	if r, err := b.engine.read(driver, volID); err != nil || r.HasDev(next) && r.NewestOf(next) >= 5000 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

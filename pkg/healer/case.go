@@ -225,10 +225,10 @@ func (c Case) LookedUp() bool {
 // exist. A refusal tells more than how the storage was set up only where it once said that there is
 // no such name; no other errno means anything.
 func (c Case) LookupFailed(l facts.Lookup) bool {
-	switch l.Errno {
-	case syscall.EIO, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.ECONNABORTED: // the latter also of a daemon that lives
+	switch {
+	case slices.Contains([]syscall.Errno{syscall.EIO, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.ECONNABORTED}, l.Errno): // the latter also of a daemon that lives
 		return true
-	case syscall.EACCES, syscall.EPERM:
+	case slices.Contains(facts.Denials(), l.Errno):
 		return c.LookedUp()
 	}
 	return l.TimedOut
