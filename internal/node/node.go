@@ -60,13 +60,13 @@ type Node struct {
 func New(cfg Config) (*Node, error) {
 	switch {
 	case cfg.Pool == nil || cfg.Namespace == nil:
-		return nil, errors.New("host: pool and namespace are required")
+		return nil, errors.New("node: pool and namespace are required")
 	case cfg.ProbeTimeout <= 0 || cfg.StepTimeout <= 0 || cfg.SlowAnswer <= 0:
-		return nil, errors.New("host: timeouts must be positive")
+		return nil, errors.New("node: timeouts must be positive")
 	}
 	root, known := cfg.Namespace.RealRoots()[cfg.KubeletRoot]
 	if !known {
-		return nil, fmt.Errorf("host: kubelet root %q was not resolved", cfg.KubeletRoot)
+		return nil, fmt.Errorf("node: kubelet root %q was not resolved", cfg.KubeletRoot)
 	}
 	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
