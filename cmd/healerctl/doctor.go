@@ -59,10 +59,7 @@ func newDoctor(dial dialer) *cobra.Command {
 	c.Flags().StringVar(&kubelet, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory`")
 	c.Flags().StringVar(&state, "state-dir", "/var/lib/node-healer", "the server's `directory` for records and the audit log")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		pool, closePool, err := why.NewPool(nil)
-		if err != nil {
-			return err
-		}
+		pool, closePool := why.NewPool(nil)
 		defer closePool(c.Context())
 		release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 		all := append([]examined{ownRights(), kernel(strings.TrimSpace(string(release)))}, lookAt(c.Context(), pool, lookAtKubelet, "kubelet", kubelet)...)

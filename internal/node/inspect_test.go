@@ -46,10 +46,7 @@ func newPool(t *testing.T, killWait time.Duration, change ...func(*worker.Config
 	for _, c := range change {
 		c(&cfg)
 	}
-	pool, err := worker.NewPool(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := worker.NewPool(cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

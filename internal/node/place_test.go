@@ -12,10 +12,7 @@ import (
 
 // A step that nobody wants any more asks no worker for anything.
 func TestNothingIsDoneForAMountPointThatIsNotWanted(t *testing.T) {
-	pool, err := worker.NewPool(worker.Config{Binary: "/nonexistent/worker", Max: 1, Idle: 1, KillWait: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := worker.NewPool(worker.Config{Binary: "/nonexistent/worker", Max: 1, Idle: 1, KillWait: time.Second})
 	t.Cleanup(func() {
 		if err := pool.Close(context.Background()); err != nil {
 			t.Error(err)

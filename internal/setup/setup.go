@@ -192,7 +192,7 @@ func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 		Abandoned: func(op string, total int) {
 			klog.InfoS("A worker cannot be ended: it waits uninterruptibly in the kernel", "operation", op, "abandoned", total)
 		},
-	})
+	}), nil
 }
 
 // NewEngine makes the providers and the engine, which Close ends. With no stager no driver is

@@ -13,25 +13,6 @@ import (
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
-func TestConfigIsChecked(t *testing.T) {
-	good := worker.Config{Binary: "/w", Max: 2, Idle: 1, Grow: 0, KillWait: 1}
-	for name, change := range map[string]func(*worker.Config){
-		"no binary":         func(c *worker.Config) { c.Binary = "" },
-		"no workers":        func(c *worker.Config) { c.Max = 0 },
-		"nobody idle":       func(c *worker.Config) { c.Idle = 0 },
-		"more idle than":    func(c *worker.Config) { c.Idle = 3 },
-		"negative grow":     func(c *worker.Config) { c.Grow = -1 },
-		"no time to end in": func(c *worker.Config) { c.KillWait = 0 },
-	} {
-		bad := good
-		change(&bad)
-		if p, err := worker.NewPool(bad); err == nil {
-			t.Errorf("%s: accepted", name)
-			_ = p.Close(within(t, time.Second))
-		}
-	}
-}
-
 func TestMaxBoundsTheWorkers(t *testing.T) {
 	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 2, 1 })
 	var busy sync.WaitGroup

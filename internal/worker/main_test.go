@@ -109,10 +109,7 @@ func newPool(t *testing.T, change ...func(*worker.Config)) *worker.Pool {
 		c(&cfg)
 	}
 	before := takeStock(t)
-	p, err := worker.NewPool(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := worker.NewPool(cfg)
 	t.Cleanup(func() {
 		if err := p.Close(within(t, time.Minute)); err != nil {
 			t.Error("close:", err)

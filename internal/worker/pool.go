@@ -24,7 +24,7 @@ type Config struct {
 	Env []string
 	// Max bounds the workers that live at once, not counting abandoned ones.
 	Max int
-	// Idle is how many workers wait for work; more than that are ended.
+	// Idle is how many workers wait for work, from one to Max; more than that are ended.
 	Idle int
 	// Linger is after how long one of several idle workers is ended, if nobody needed them all
 	// meanwhile: it is looked at each time that this has passed. 0 is never.
@@ -71,16 +71,8 @@ type Stats struct {
 	Started int
 }
 
-// NewPool checks cfg and makes an empty pool.
-func NewPool(cfg Config) (*Pool, error) {
-	switch {
-	case cfg.Binary == "":
-		return nil, errors.New("worker: no binary")
-	case cfg.Max < 1 || cfg.Idle < 1 || cfg.Idle > cfg.Max:
-		return nil, fmt.Errorf("worker: need 1 <= Idle <= Max, got %d and %d", cfg.Idle, cfg.Max)
-	case cfg.Grow < 0 || cfg.KillWait <= 0:
-		return nil, errors.New("worker: Grow must not be negative, KillWait must be positive")
-	}
+// NewPool makes an empty pool.
+func NewPool(cfg Config) *Pool {
 	p := &Pool{
 		cfg:    cfg,
 		idle:   make(chan *process, cfg.Idle),
@@ -92,7 +84,7 @@ func NewPool(cfg Config) (*Pool, error) {
 	if cfg.Linger > 0 {
 		p.owned.Go(p.shrink)
 	}
-	return p, nil
+	return p
 }
 
 // forker runs launches on one thread for as long as the pool lives, because a

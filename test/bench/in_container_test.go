@@ -114,11 +114,10 @@ func allHave(t *testing.T, d *harness.FUSEDisk, all []*harness.Container) {
 // swapAll has a worker replace the dead mount in all containers.
 func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps times) {
 	t.Helper()
-	pool, err := worker.NewPool(worker.Config{
+	pool := worker.NewPool(worker.Config{
 		Binary: filepath.Join(filepath.Dir(harness.Server()), "node-healer-worker"),
 		Max:    1, Idle: 1, KillWait: time.Second,
 	})
-	harness.Must(t, err)
 	defer func() { harness.Must(t, pool.Close(context.Background())) }()
 	source := harness.Layers(t, v.MountPoint())[0]
 	q := ops.ReplaceInContainersQuery{Budget: harness.Patience}

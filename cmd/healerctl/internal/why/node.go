@@ -44,10 +44,7 @@ func (p *podCase) onNode(ctx context.Context) {
 		return
 	}
 	defer func() { _ = namespace.Close() }()
-	pool, closePool, err := NewPool(namespace)
-	if !p.read("the node", err) {
-		return
-	}
+	pool, closePool := NewPool(namespace)
 	defer closePool(ctx)
 	kubelet := layout.Kubelet{Root: p.Node.KubeletRoot}
 	waiting, err := Ask(ctx, pool, lookForWaits, string(p.pod.UID))
@@ -64,15 +61,15 @@ func (p *podCase) onNode(ctx context.Context) {
 
 // NewPool makes workers of this very program, which has to begin with Worker, in a mount namespace;
 // nil: our own.
-func NewPool(namespace *os.File) (*worker.Pool, func(context.Context), error) {
-	pool, err := worker.NewPool(worker.Config{
+func NewPool(namespace *os.File) (*worker.Pool, func(context.Context)) {
+	pool := worker.NewPool(worker.Config{
 		Binary: "/proc/self/exe", Namespace: namespace, Env: []string{workerEnv + "=1"}, Max: 4, Idle: 1, Grow: time.Millisecond, KillWait: time.Second,
 	})
 	return pool, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = pool.Close(ctx) // what does not end is left to the kernel
-	}, err
+	}
 }
 
 // Ask waits for a worker's answer, and no longer than nodeTimeout.
