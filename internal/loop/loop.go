@@ -2,7 +2,6 @@ package loop
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -68,7 +67,7 @@ type Config struct {
 	Publish func(healer.Report)
 	// Drivers are those whose volumes are checked; empty: all.
 	Drivers []string
-	// Interval is the time between two checks of a volume.
+	// Interval is the time between two checks of a volume, a second at least.
 	Interval time.Duration
 	// Action returns what the loop may do now. It is asked often.
 	Action func() Action
@@ -115,14 +114,8 @@ type Loop struct {
 	ended chan struct{}
 }
 
-// New checks cfg.
-func New(cfg Config) (*Loop, error) {
-	switch {
-	case cfg.Node == nil || cfg.Engine == nil || cfg.Events == nil || cfg.Publish == nil || cfg.Action == nil:
-		return nil, errors.New("loop: node, engine, events, publish and action are required")
-	case cfg.Interval < time.Second:
-		return nil, errors.New("loop: the interval must be at least a second")
-	}
+// New returns a Loop that has not begun.
+func New(cfg Config) *Loop {
 	l := &Loop{
 		cfg:     cfg,
 		known:   newVolumes(),
@@ -139,7 +132,7 @@ func New(cfg Config) (*Loop, error) {
 		logged: map[string]string{},
 	}
 	l.searched.Store(time.Now().UnixNano())
-	return l, nil
+	return l
 }
 
 // Run checks until ctx ends, and returns when the running checks have ended. It may be

@@ -269,10 +269,7 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
-		l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: cmp.Or(n.interval, time.Minute), Drivers: []string{driver, otherDriver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		n.loop = l
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})

@@ -13,15 +13,12 @@ import (
 // virtual time.
 func runNodes(t *testing.T, nodes []*fakeNode, do func()) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var ended sync.WaitGroup
 		for _, n := range nodes {
 			n.changes = make(chan struct{}, 1)
-			l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: time.Minute, Action: n.does})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: time.Minute, Action: n.does})
 			ended.Go(func() { l.Run(ctx) })
 		}
 		do()

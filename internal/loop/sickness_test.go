@@ -274,10 +274,7 @@ func TestTriesSpreadBetweenNodes(t *testing.T) {
 		for range 2 {
 			n := acting(1)
 			n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
-			l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: time.Minute, Action: n.does})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: time.Minute, Action: n.does})
 			go func() { l.Run(ctx); ended <- struct{}{} }()
 			nodes = append(nodes, n)
 		}

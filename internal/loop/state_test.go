@@ -43,10 +43,7 @@ func TestStatesOfALoopThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
 		release := make(chan struct{})
-		l, err := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: func(healer.Report) { <-release }, Interval: time.Minute, Action: n.does})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := New(Config{Node: n, Engine: n, Events: n.SuperblockEvents, Publish: func(healer.Report) { <-release }, Interval: time.Minute, Action: n.does})
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		go func() {

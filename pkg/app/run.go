@@ -134,15 +134,12 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 	if c != nil {
 		action = func() loop.Action { return loop.Action(c.Loop(cfg.loop)) }
 	}
-	loop, err := loop.New(loop.Config{
+	loop := loop.New(loop.Config{
 		Node: host, Engine: engine, Events: func(ctx context.Context) loop.Events { return host.SuperblockEvents(ctx) },
 		Publish: server.Publish, Drivers: cfg.Drivers, Interval: cfg.checkInterval,
 		Action: action, DryRun: cfg.DryRun,
 		Recovered: m.Recovered,
 	})
-	if err != nil {
-		return nil, err
-	}
 	return loop, m.Watch(loop.States)
 }
 
