@@ -5,7 +5,6 @@
 package metrics
 
 import (
-	"errors"
 	"runtime"
 	"time"
 
@@ -52,16 +51,8 @@ var (
 	recoveryBuckets = []float64{.1, .5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600}
 )
 
-// Config is what Metrics are made of.
-type Config struct {
-	Version string
-	// Workers returns the state of the worker processes.
-	Workers func() worker.Stats
-}
-
 // Metrics counts. Make it with New.
 type Metrics struct {
-	cfg      Config
 	registry *prometheus.Registry
 	// drivers are those of the cluster; vendors are the names of providers and steps, and reasons those of
 	// conditions, which a vendor's providers may choose anew for each volume.
@@ -77,21 +68,12 @@ type Metrics struct {
 	apiRequests               *prometheus.CounterVec
 }
 
-// New returns Metrics that have counted nothing.
-func New(cfg Config) (*Metrics, error) {
-	if cfg.Workers == nil {
-		return nil, errors.New("metrics: workers are required")
-	}
-	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: newNames(), vendors: newNames(), reasons: newNames()}
-	m.define(promauto.With(m.registry))
-	return m, errors.Join(
-		m.registry.Register(collectors.NewGoCollector()),
-		m.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
-	)
-}
-
-// define makes the metrics; docs/metrics.md lists them.
-func (m *Metrics) define(made promauto.Factory) {
+// New returns Metrics that have counted nothing; docs/metrics.md lists them. stats returns the state
+// of the worker processes.
+func New(version string, stats func() worker.Stats) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), drivers: newNames(), vendors: newNames(), reasons: newNames()}
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	made := promauto.With(m.registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return made.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	}
@@ -113,15 +95,16 @@ func (m *Metrics) define(made promauto.Factory) {
 	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
 	made.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "1, with the version of the server and of Go.",
-	}, []string{"version", "goversion"}).WithLabelValues(m.cfg.Version, runtime.Version()).Set(1)
+	}, []string{"version", "goversion"}).WithLabelValues(version, runtime.Version()).Set(1)
 	workers := func(state string, count func() int) {
 		made.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "workers", Help: "Worker processes: busy, idle, or stuck in the kernel and abandoned.", ConstLabels: prometheus.Labels{labelState: state},
 		}, func() float64 { return float64(count()) })
 	}
-	workers("busy", func() int { s := m.cfg.Workers(); return s.Living - s.Idle })
-	workers("idle", func() int { return m.cfg.Workers().Idle })
-	workers("stuck", func() int { return m.cfg.Workers().Abandoned })
+	workers("busy", func() int { s := stats(); return s.Living - s.Idle })
+	workers("idle", func() int { return stats().Idle })
+	workers("stuck", func() int { return stats().Abandoned })
+	return m
 }
 
 // Recovered counts a volume that the loop found healthy again: healed by itself, or by a

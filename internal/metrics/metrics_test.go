@@ -33,16 +33,8 @@ func (e fakeEngine) Heal(context.Context, healer.Volume) (healer.Report, error) 
 	return e.report, e.err
 }
 
-func newMetrics(t *testing.T) *Metrics {
-	t.Helper()
-	m, err := New(Config{
-		Version: "v1",
-		Workers: func() worker.Stats { return worker.Stats{Living: 3, Idle: 2, Abandoned: 1} },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+func newMetrics() *Metrics {
+	return New("v1", func() worker.Stats { return worker.Stats{Living: 3, Idle: 2, Abandoned: 1} })
 }
 
 func get(t *testing.T, m *Metrics, s Serving, path string) (code int, text string) {
@@ -55,7 +47,7 @@ func get(t *testing.T, m *Metrics, s Serving, path string) (code int, text strin
 // used returns Metrics that have counted something of everything.
 func used(t *testing.T) *Metrics {
 	t.Helper()
-	m := newMetrics(t)
+	m := newMetrics()
 	sick := healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.NotMounted}}}
 	ctx, loop := t.Context(), healer.WithCaller(t.Context(), healer.CallerLoop)
 	v := healer.Volume{ID: "hunter2", Path: "/hunter2", Secrets: healer.Secrets{"key": "hunter2"}}
@@ -117,15 +109,13 @@ func (l fakeLoop) states(context.Context) healer.LoopState {
 
 // What a loop saw before it was switched off is not shown, because nothing renews it.
 func TestLoopThatIsOffHasNoSeries(t *testing.T) {
-	m := newMetrics(t)
+	m := newMetrics()
 	off := func(ctx context.Context) healer.LoopState {
 		s := fakeLoop{{Driver: "d", Left: gaveUp}}.states(ctx)
 		s.On = false
 		return s
 	}
-	if err := m.Watch(off); err != nil {
-		t.Fatal(err)
-	}
+	m.Watch(off)
 	_, text := get(t, m, Serving{}, "/metrics")
 	for _, name := range []string{"volumes", "volumes_left_alone", "loop_last_search_timestamp_seconds", "loop_checked_all"} {
 		if strings.Contains(text, namespace+"_"+name) {
@@ -136,7 +126,7 @@ func TestLoopThatIsOffHasNoSeries(t *testing.T) {
 
 // However many drivers and reasons there are, the number of series is bounded.
 func TestSeriesAreBounded(t *testing.T) {
-	m := newMetrics(t)
+	m := newMetrics()
 	var l fakeLoop
 	for i := range 1000 {
 		driver := fmt.Sprint("driver-", i)
@@ -146,9 +136,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			healer.VolumeState{Driver: driver, Health: []healer.HealthEntry{sick}, Left: gaveUp},
 		)
 	}
-	if err := m.Watch(l.states); err != nil {
-		t.Fatal(err)
-	}
+	m.Watch(l.states)
 	count, err := testutil.GatherAndCount(m.registry, "node_healer_volumes", "node_healer_volumes_left_alone")
 	if err != nil || count > 3*(maxNames+1) {
 		t.Errorf("%d series, %v", count, err)
@@ -167,7 +155,7 @@ func TestSeriesAreBounded(t *testing.T) {
 
 // A vendor's provider may make the name of a step of what is in a mount table.
 func TestNamesOfVendorsAreBounded(t *testing.T) {
-	m := newMetrics(t)
+	m := newMetrics()
 	for i := range 1000 {
 		name := fmt.Sprintf("reconnect \xff %d", i)
 		_, _ = m.Counting(fakeEngine{report: healer.Report{
@@ -183,18 +171,16 @@ func TestNamesOfVendorsAreBounded(t *testing.T) {
 // The same condition counts apart by status, and a volume that a provider could not
 // examine is not healthy.
 func TestVolumesByStatus(t *testing.T) {
-	m := newMetrics(t)
+	m := newMetrics()
 	entry := func(s healer.Status, r healer.Reason) []healer.HealthEntry {
 		return []healer.HealthEntry{{Status: s, Reason: r}}
 	}
-	if err := m.Watch(fakeLoop{
+	m.Watch(fakeLoop{
 		{Driver: "d", Health: entry(healer.Degraded, healer.PathsFailed)},
 		{Driver: "d", Health: entry(healer.Degraded, healer.PathsFailed)},
 		{Driver: "d", Health: entry(healer.Inaccessible, healer.PathsFailed)},
 		{Driver: "d", Health: entry(healer.Unknown, healer.ProviderFailed)},
-	}.states); err != nil {
-		t.Fatal(err)
-	}
+	}.states)
 	_, text := get(t, m, Serving{}, "/metrics")
 	for _, line := range []string{
 		`node_healer_volumes{condition="PathsFailed",driver="d",status="Degraded"} 2`,
@@ -209,10 +195,8 @@ func TestVolumesByStatus(t *testing.T) {
 
 // The names follow Prometheus's conventions.
 func TestNames(t *testing.T) {
-	m := newMetrics(t)
-	if err := m.Watch(fakeLoop{{Driver: "d", Left: gaveUp}}.states); err != nil {
-		t.Fatal(err)
-	}
+	m := newMetrics()
+	m.Watch(fakeLoop{{Driver: "d", Left: gaveUp}}.states)
 	problems, err := testutil.GatherAndLint(m.registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
@@ -220,7 +204,7 @@ func TestNames(t *testing.T) {
 }
 
 func TestHealthAndReadiness(t *testing.T) {
-	m := newMetrics(t)
+	m := newMetrics()
 	for _, tc := range []struct {
 		path  string
 		ready error
@@ -246,7 +230,7 @@ func TestProfilesAreForSome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := newMetrics(t).Serve(l, Serving{Profiles: func(c net.Conn) bool { return may && c.LocalAddr().Network() == "unix" }})
+		stop := newMetrics().Serve(l, Serving{Profiles: func(c net.Conn) bool { return may && c.LocalAddr().Network() == "unix" }})
 		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}}

@@ -45,8 +45,8 @@ func (n *names) bounded(name string) string {
 }
 
 // Watch adds what the loop knows.
-func (m *Metrics) Watch(states func(context.Context) healer.LoopState) error {
-	return m.registry.Register(watched{
+func (m *Metrics) Watch(states func(context.Context) healer.LoopState) {
+	m.registry.MustRegister(watched{
 		m: m, states: states,
 		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each, with the worst status of each.", []string{labelDriver, labelCondition, labelStatus}, nil),
 		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),

@@ -32,10 +32,7 @@ func run(ctx context.Context, cfg config) (err error) {
 			klog.InfoS("Stopped")
 		}
 	}()
-	counts, err := metrics.New(metrics.Config{Version: cfg.Version, Workers: parts.Workers.Stats})
-	if err != nil {
-		return err
-	}
+	counts := metrics.New(cfg.Version, parts.Workers.Stats)
 	counts.CountAPIRequests() // before the first client of the API: client-go reads without a lock what is set here
 	cluster, err := newCluster(cfg, parts.Node)
 	if err != nil {
@@ -52,10 +49,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	loop, err = newLoop(cfg, parts.Node, counted, counts, cluster, server)
-	if err != nil {
-		return err
-	}
+	loop = newLoop(cfg, parts.Node, counted, counts, cluster, server)
 	served, err := listen(cfg, server) //nolint:contextcheck // bind(2) does not wait
 	if err != nil {
 		return err
@@ -126,9 +120,9 @@ func (noCluster) Request(context.Context, healer.Case, healer.MountPoint) (heale
 }
 
 // newLoop returns the node's own loop; nil with --loop=off and --mode=off.
-func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, c *cluster.Cluster, server *nodeserver.Server) (*loop.Loop, error) {
+func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, c *cluster.Cluster, server *nodeserver.Server) *loop.Loop {
 	if cfg.loop == cluster.LoopOff || cfg.mode == modeOff {
-		return nil, nil //nolint:nilnil // there is none
+		return nil
 	}
 	action := func() loop.Action { return loop.Action(cfg.loop) }
 	if c != nil {
@@ -140,7 +134,8 @@ func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Me
 		Action: action, DryRun: cfg.DryRun,
 		Recovered: m.Recovered,
 	})
-	return loop, m.Watch(loop.States)
+	m.Watch(loop.States)
+	return loop
 }
 
 // listen serves the callers on this node, and the gateway on a socket of its own, if one

@@ -23,16 +23,8 @@ import (
 // metric with labels shows only then. What they say now is well, but for one volume.
 // There is one, because client-go takes only the first that counts its requests.
 var node = sync.OnceValue(func() http.Handler {
-	m, err := metrics.New(metrics.Config{
-		Version: "v1.2.3",
-		Workers: func() worker.Stats { return worker.Stats{Living: 2, Idle: 2, Started: 7} },
-	})
-	if err == nil {
-		err = m.Watch(oneSick)
-	}
-	if err != nil {
-		panic(err)
-	}
+	m := metrics.New("v1.2.3", func() worker.Stats { return worker.Stats{Living: 2, Idle: 2, Started: 7} })
+	m.Watch(oneSick)
 	ctx := healer.WithCaller(context.Background(), healer.CallerLoop)
 	engine := m.Counting(answers{})
 	for _, do := range []func(context.Context, healer.Volume) (healer.Report, error){engine.Check, engine.Heal} {
