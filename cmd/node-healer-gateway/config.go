@@ -20,6 +20,7 @@ type config struct {
 	command.Common
 
 	endpoint, socket              string
+	port                          int // of endpoint
 	metricsEndpoint               string
 	metricsServer                 string
 	nodeID                        string
@@ -73,8 +74,8 @@ func parse(args []string, out io.Writer) (c config, err error) {
 
 // check returns all broken rules, each with the flag's name.
 func (c *config) check() error {
-	_, err := port(c.endpoint)
-	var metricsErr error
+	var err, metricsErr error
+	c.port, err = port(c.endpoint)
 	if c.metricsEndpoint != "" {
 		_, metricsErr = port(c.metricsEndpoint)
 	}

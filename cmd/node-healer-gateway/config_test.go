@@ -13,7 +13,7 @@ const required = "--node-id=n --pod-name=p --pod-uid=u "
 
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, required, config{
-		endpoint: "tcp://:9070", socket: "unix:///run/node-healer/gateway.sock", metricsServer: "unix:///run/node-healer/metrics.sock",
+		endpoint: "tcp://:9070", port: 9070, socket: "unix:///run/node-healer/gateway.sock", metricsServer: "unix:///run/node-healer/metrics.sock",
 		nodeID: "n", podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u",
 		Common: command.Common{Format: "text"},
 	})
@@ -23,7 +23,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, required+`--endpoint=tcp://10.0.0.1:7 --server=unix:///s --metrics-endpoint=tcp://:8 --metrics-server=unix:///m --register-as=d --pod-namespace=ns
 		--kubeconfig=/kc --token-audience=aud --node-condition --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
 		--tls-cipher-suites=A,B --logging-format=json -v=7`, config{
-		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
+		endpoint: "tcp://10.0.0.1:7", port: 7, socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
 		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", nodeCondition: true, Common: command.Common{Verbosity: 7, Format: "json"},
 		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}},
 	})

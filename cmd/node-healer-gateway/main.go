@@ -37,12 +37,8 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
-	registered, err := port(cfg.endpoint)
-	if err != nil {
-		return err
-	}
 	registration, err := gateway.NewRegistration(api, gateway.RegistrationConfig{
-		As: cfg.registerAs, Node: cfg.nodeID, Port: registered,
+		As: cfg.registerAs, Node: cfg.nodeID, Port: cfg.port,
 		Pod: cfg.podName, Namespace: cfg.podNamespace, PodUID: cfg.podUID,
 	})
 	if err != nil {
@@ -75,14 +71,11 @@ func serveMetrics(ctx context.Context, api *rest.Config, cfg config, callers *ga
 	if cfg.metricsEndpoint == "" {
 		return func() {}, nil
 	}
-	m, err := gateway.NewMetrics(cfg.metricsServer, callers)
-	if err != nil {
-		return nil, err
-	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address(cfg.metricsEndpoint))
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-endpoint: %w", err)
 	}
+	m := gateway.NewMetrics(cfg.metricsServer, callers)
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	all.Go(func() {

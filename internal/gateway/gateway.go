@@ -96,11 +96,8 @@ type Gateway struct {
 	asking sync.WaitGroup
 }
 
-// New checks cfg and reads the certificate; nothing is sent yet.
+// New reads the certificate; nothing is sent yet.
 func New(cfg Config) (*Gateway, error) {
-	if cfg.Callers == nil {
-		return nil, errors.New("gateway: Config.Callers is required")
-	}
 	certs, err := newCertificates(cfg.TLS)
 	if err != nil {
 		return nil, err

@@ -39,16 +39,12 @@ type Metrics struct {
 }
 
 // NewMetrics returns Metrics that asks the server at a socket "unix:///path".
-func NewMetrics(socket string, callers *Callers) (*Metrics, error) {
-	path, ok := strings.CutPrefix(socket, "unix://")
-	if !ok || callers == nil {
-		return nil, errors.New("gateway: metrics need a socket unix:///PATH and callers")
-	}
+func NewMetrics(socket string, callers *Callers) *Metrics {
 	m := &Metrics{callers: callers, server: &http.Client{
 		Timeout: scrapeTimeout,
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", path)
+				return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(socket, "unix://"))
 			},
 			DisableCompression: true,
 			MaxIdleConns:       1,
@@ -64,7 +60,7 @@ func NewMetrics(socket string, callers *Callers) (*Metrics, error) {
 		Handler: mux, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: scrapeTimeout, WriteTimeout: scrapeTimeout,
 		IdleTimeout: maxIdle, MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(&serverLog{failed: rate.Sometimes{Interval: refusalsGap}}, "", 0),
 	}
-	return m, nil
+	return m
 }
 
 // serverLog takes what http.Server says: panics, and a line for each connection that fails,

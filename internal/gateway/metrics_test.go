@@ -41,8 +41,7 @@ func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization str
 	callers := &Callers{node: "node-1", tokens: authenticator.TokenFunc(fakeTokens), rights: may}
 	g, err := New(Config{Socket: "unix://" + socket, Callers: callers})
 	must(t, err)
-	m, err := NewMetrics("unix://"+socket, callers)
-	must(t, err)
+	m := NewMetrics("unix://"+socket, callers)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())

@@ -57,18 +57,8 @@ type Registration struct {
 	renewed bool
 }
 
-// NewRegistration checks cfg and sends nothing yet.
+// NewRegistration returns a Registration that has sent nothing yet.
 func NewRegistration(api *rest.Config, cfg RegistrationConfig) (*Registration, error) {
-	for _, f := range []struct{ name, value string }{
-		{"node", cfg.Node}, {"pod", cfg.Pod}, {"namespace", cfg.Namespace}, {"pod UID", cfg.PodUID},
-	} {
-		if f.value == "" {
-			return nil, fmt.Errorf("gateway: the registration needs a %s", f.name)
-		}
-	}
-	if cfg.Port < 1 || cfg.Port > 65535 {
-		return nil, fmt.Errorf("gateway: the registration needs a TCP port, not %d", cfg.Port)
-	}
 	client, err := dynamic.NewForConfig(api)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
