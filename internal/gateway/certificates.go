@@ -35,9 +35,7 @@ type TLS struct {
 // certificates is a TLS configuration whose certificate follows its files.
 type certificates struct {
 	config *tls.Config
-	// files is nil for a self-signed certificate.
-	files *dynamiccertificates.DynamicCertKeyPairContent
-	// content is the files' or the self-signed one.
+	// content is that of the files, or a self-signed one.
 	content dynamiccertificates.CertKeyContentProvider
 }
 
@@ -51,10 +49,9 @@ func newCertificates(t TLS) (*certificates, error) {
 	case (t.CertFile == "") != (t.KeyFile == ""):
 		return nil, errors.New("TLS: a certificate and its key come together, only one was given")
 	case t.CertFile != "":
-		if c.files, err = dynamiccertificates.NewDynamicServingContentFromFiles("gateway", t.CertFile, t.KeyFile); err != nil {
+		if c.content, err = dynamiccertificates.NewDynamicServingContentFromFiles("gateway", t.CertFile, t.KeyFile); err != nil {
 			return nil, fmt.Errorf("TLS: certificate %s with key %s: %w", t.CertFile, t.KeyFile, err)
 		}
-		c.content = c.files
 	default:
 		cert, key, err := makeCertificate(time.Now())
 		if err != nil {
@@ -97,8 +94,8 @@ func (c *certificates) pair() (*tls.Certificate, error) {
 
 // run follows the files until ctx ends.
 func (c *certificates) run(ctx context.Context) {
-	if c.files != nil {
-		c.files.Run(ctx, 1)
+	if files, are := c.content.(*dynamiccertificates.DynamicCertKeyPairContent); are {
+		files.Run(ctx, 1)
 	}
 }
 

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -156,7 +155,7 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 		return err
 	}
 	got, err := g.ask(in.Context(), method, request, who)
-	if err = cmp.Or(err, got.err); err != nil {
+	if err != nil {
 		return passed(err)
 	}
 	for _, key := range []string{healerpb.TrailerMessage, healerpb.TrailerConditions} {
@@ -188,7 +187,7 @@ func (g *Gateway) ask(ctx context.Context, method string, request []byte, who ca
 	})
 	select {
 	case got := <-answered:
-		return got, nil
+		return got, got.err
 	case <-ctx.Done():
 		return answer{}, status.FromContextError(ctx.Err()).Err()
 	}
