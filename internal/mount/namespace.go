@@ -1,8 +1,6 @@
 package mount
 
 import (
-	"fmt"
-	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,17 +14,4 @@ func NamespaceID(fd int) uint64 {
 		return 0
 	}
 	return id
-}
-
-// Enter brings the calling thread, which has to be locked to its goroutine, into a
-// mount namespace. It gives the thread a root and a working directory of its own,
-// without which the kernel does not let it (setns(2)).
-func Enter(namespace *os.File) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("unshare(CLONE_FS): %w", err)
-	}
-	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("enter the mount namespace %s: %w", namespace.Name(), err)
-	}
-	return nil
 }

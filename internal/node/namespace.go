@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -89,7 +90,7 @@ func onThreadThatEnds(do func()) {
 
 func (n *Namespace) enter(roots []string) (err error) {
 	if n.fd != nil {
-		if err := mount.Enter(n.fd); err != nil {
+		if err := operation.EnterMounts(n.fd); err != nil {
 			return err
 		}
 		n.id = mount.NamespaceID(int(n.fd.Fd()))

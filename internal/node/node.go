@@ -38,7 +38,6 @@ type Config struct {
 
 // Node is the host that the volumes are on.
 type Node struct {
-	// Namespace is the host's mount namespace.
 	*Namespace
 	Sysfs
 	cfg     Config

@@ -43,11 +43,13 @@ func Serve(ops ...Servable) error {
 	if err := dec.Decode(&hello); err != nil {
 		return fmt.Errorf("not started by node-healer: %w", err)
 	}
-	inherited := SocketFD + 1
+	var err error
 	if hello.Namespace {
-		inherited = NamespaceFD + 1
+		host := os.NewFile(NamespaceFD, "of the host")
+		err = errors.Join(closeInherited(NamespaceFD+1), EnterMounts(host), host.Close())
+	} else {
+		err = closeInherited(SocketFD + 1)
 	}
-	err := errors.Join(closeInherited(inherited), greet(hello))
 	if encErr := enc.Encode(Head{Err: toWire(err)}); encErr != nil {
 		return encErr
 	}
@@ -74,18 +76,15 @@ func Serve(ops ...Servable) error {
 	}
 }
 
-// greet enters the mount namespace that the server handed over.
-func greet(hello Greeting) error {
-	if !hello.Namespace {
-		return nil
-	}
-	// setns into a mount namespace needs a thread whose root and working
-	// directory are its own (setns(2)).
+// EnterMounts brings the calling thread, which has to be locked to its goroutine, into a
+// mount namespace. It gives the thread a root and a working directory of its own,
+// without which the kernel does not let it (setns(2)).
+func EnterMounts(namespace *os.File) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare(CLONE_FS): %w", err)
 	}
-	if err := unix.Setns(NamespaceFD, unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("enter the host's mount namespace: %w", err)
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("enter the mount namespace %s: %w", namespace.Name(), err)
 	}
-	return unix.Close(NamespaceFD)
+	return nil
 }

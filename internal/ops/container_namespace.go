@@ -83,7 +83,7 @@ func (c *containerNamespace) alive() error {
 
 // enter brings the calling thread into the namespace, and reads its mount table.
 func (c *containerNamespace) enter() error {
-	if err := mount.Enter(c.mounts); err != nil {
+	if err := operation.EnterMounts(c.mounts); err != nil {
 		return err
 	}
 	c.table = nil

@@ -40,7 +40,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 			closeFD(&fd)
 		}
 	}
-	if err := mount.Enter(home); err != nil {
+	if err := operation.EnterMounts(home); err != nil {
 		return err
 	}
 	for _, s := range swaps {

@@ -79,7 +79,7 @@ func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
 // The calling thread enters the namespaces one after the other, and comes back: mountinfo of a
 // process ends at that process's root directory, which the process chooses.
 func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []namespace, err error) {
-	runtime.LockOSThread() // for good: mount.Enter gives the thread a root directory of its own
+	runtime.LockOSThread() // for good: operation.EnterMounts gives the thread a root directory of its own
 	proc, host, err := openProcfs()
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []names
 	defer dir.Close()
 	w := &namespaceWalk{keep: keep, proc: proc, host: host, home: home, thread: thread{dir}, seen: map[uint64]bool{}}
 	defer func() {
-		if back := mount.Enter(home); back != nil {
+		if back := operation.EnterMounts(home); back != nil {
 			err = errors.Join(err, fmt.Errorf("come back: %w", back))
 		}
 		if err != nil {
@@ -183,7 +183,7 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 }
 
 func (w *namespaceWalk) table(namespace *os.File) (table []facts.Mount, err error) {
-	if err := mount.Enter(namespace); err != nil {
+	if err := operation.EnterMounts(namespace); err != nil {
 		return nil, err
 	}
 	err = w.thread.visit(func(m facts.Mount) {

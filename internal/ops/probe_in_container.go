@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
@@ -45,7 +45,7 @@ func cloneFromContainer(t facts.ContainerMount) (int, error) {
 	if err == nil {
 		_ = unix.Close(fd)
 	}
-	if back := mount.Enter(home); back != nil {
+	if back := operation.EnterMounts(home); back != nil {
 		err = fmt.Errorf("come back: %w", back)
 	}
 	return clone, err

@@ -59,7 +59,7 @@ func (p *propagatedMounts) set(attr facts.Attr) (left int) {
 		left = p.missed
 		for _, c := range p.list {
 			// mount_setattr(2) takes only mounts of the caller's namespace.
-			err := mount.Enter(c.namespace)
+			err := operation.EnterMounts(c.namespace)
 			if err == nil {
 				err = mount.SetAttr(c.fd, attr, 0)
 			}
@@ -99,7 +99,7 @@ func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 			_ = ns.file.Close()
 			continue
 		}
-		if err := mount.Enter(ns.file); err != nil {
+		if err := operation.EnterMounts(ns.file); err != nil {
 			p.missed += len(here)
 			continue
 		}

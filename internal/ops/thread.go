@@ -72,7 +72,7 @@ func onThread(home *os.File, budget time.Duration, job func() error) (ended bool
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // without an unlock: the runtime ends the thread with this goroutine
-		err := mount.Enter(home)
+		err := operation.EnterMounts(home)
 		if err == nil {
 			err = job()
 		}
