@@ -164,9 +164,6 @@ func Open(ctx context.Context, cfg Config) (_ *Parts, err error) {
 	return p, nil
 }
 
-// Explained are the conditions of Config.Providers.
-func (p *Parts) Explained() []healer.Condition { return healer.Explained(p.more) }
-
 func newPool(cfg Config, namespace *node.Namespace) (*worker.Pool, error) {
 	binary, args := ownProgram, []string{workerName}
 	if !cfg.OwnWorker {
@@ -264,7 +261,7 @@ func (p *Parts) NewServer(h healer.Engine, c *cluster.Cluster, states func(conte
 		AllowedUIDs: p.cfg.AllowedUIDs,
 		GatewayUID:  p.cfg.GatewayUID,
 		OnReport:    onReport,
-		Explained:   p.Explained(),
+		Explained:   healer.Explained(p.more),
 		MayCall:     p.cfg.MayCall,
 	})
 	return p.server, err

@@ -79,10 +79,8 @@ func (Gate) Inspect(context.Context, healer.Volume) (bool, error) { return false
 // Wants implements healer.Gate. Without an API only a container proves it, and the engine looks for
 // that itself.
 func (Gate) Wants(context.Context, healer.Case, healer.MountPoint) (bool, error) {
-	return false, errNoContainer
+	return false, errors.New("no running container of its pod is seen to have the volume mounted, and there is no Kubernetes API to ask")
 }
-
-var errNoContainer = errors.New("no running container of its pod is seen to have the volume mounted, and there is no Kubernetes API to ask")
 
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {

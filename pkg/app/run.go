@@ -99,7 +99,6 @@ func newStager(cfg config, c *cluster.Cluster) driver.Stager {
 	case !cfg.Standalone:
 		return noCluster{}
 	}
-	// Everything comes from the call.
 	return driver.NewFromCall(cfg.restageDrivers)
 }
 
