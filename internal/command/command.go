@@ -18,7 +18,7 @@ import (
 
 // Main parses the arguments and calls run, whose context ends with SIGTERM or SIGINT. It
 // exits with 2 after a mistake on the command line and with 1 after another error.
-func Main[C interface{ setLogging() error }](name, version string, parse func(args []string, out io.Writer) (C, error), run func(context.Context, C) error) {
+func Main[C interface{ setLogging() }](name, version string, parse func(args []string, out io.Writer) (C, error), run func(context.Context, C) error) {
 	cfg, err := parse(os.Args[1:], os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -29,9 +29,8 @@ func Main[C interface{ setLogging() error }](name, version string, parse func(ar
 	}
 	exitCode := 2
 	if err == nil {
-		err, exitCode = cfg.setLogging(), 1
-	}
-	if err == nil {
+		exitCode = 1
+		cfg.setLogging()
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		err = run(ctx, cfg)
 		stop()
@@ -97,17 +96,14 @@ func (c Common) check() error {
 }
 
 // setLogging has klog log like that. It is called before anything is logged.
-func (c Common) setLogging() error { return c.set(os.Stderr) }
+func (c Common) setLogging() { c.set(os.Stderr) }
 
-func (c Common) set(to io.Writer) error {
+func (c Common) set(to io.Writer) {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(c.Verbosity)); err != nil {
-		return err
-	}
+	_ = flags.Set("v", strconv.Itoa(c.Verbosity))
 	if c.Format == logJSON { // log/slog has -v=4 as level -4
 		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-c.Verbosity)})))
 	}
-	return nil
 }
