@@ -87,7 +87,7 @@ var limits = []struct{ what, limit string }{
 	{
 		what: "a driver, a provider",
 		limit: "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; " +
-			"a file of {internal/engine.maxFile}, a program's output of {internal/engine.maxOutput}",
+			"a file of {internal/engine.maxFile}, a program's output of {internal/ops.maxOutput}",
 	},
 	{what: "mounts of containers that are inspected", limit: "{internal/node.maxInNamespace} in a namespace, {internal/node.maxInPod} in a pod"},
 	{

@@ -28,11 +28,8 @@ func NewTools(node ToolHost) healer.Tools { return &nodeTools{node} }
 
 type nodeTools struct{ host ToolHost }
 
-// The limits of the tools, in bytes.
-const (
-	maxFile   = 1 << 20
-	maxOutput = 4 << 10
-)
+// maxFile is the longest file that the tools read, in bytes.
+const maxFile = 1 << 20
 
 func (t *nodeTools) ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error) {
 	if err := bounded(ctx); err != nil {
@@ -64,7 +61,7 @@ func (t *nodeTools) Run(ctx context.Context, p healer.Program) (output string, e
 		return "", fmt.Errorf("%s: %w", p.Path, err)
 	}
 	r, err := t.host.RunProgram(ctx, facts.Program{
-		Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: stdin, Limit: maxOutput,
+		Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: stdin,
 	})
 	if err != nil {
 		return "", err

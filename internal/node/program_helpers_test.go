@@ -14,7 +14,7 @@ import (
 
 // shell returns a program that runs a script.
 func shell(script string) facts.Program {
-	return facts.Program{Path: "/bin/sh", Args: []string{"-c", script}, Limit: 4096, OnHost: true}
+	return facts.Program{Path: "/bin/sh", Args: []string{"-c", script}, OnHost: true}
 }
 
 func within(t *testing.T, d time.Duration) context.Context {

@@ -23,6 +23,7 @@ import (
 const (
 	lastOutput  = 2 * time.Second
 	leastOutput = 100 * time.Millisecond
+	maxOutput   = 4 << 10 // bytes of both outputs together that are kept
 )
 
 // runProgram runs a program in a session and process group of its own, and kills that
@@ -32,7 +33,7 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	if err := operation.KeepMemoryPrivate(); err != nil { // both are told secrets
 		return a, err
 	}
-	out := &firstOutput{limit: q.Limit}
+	out := &firstOutput{}
 	program := &exec.Cmd{
 		Path: q.Path, Args: slices.Concat([]string{q.Path}, q.Args), Dir: "/",
 		Env:   append([]string{}, q.Env...), // not nil, which is this process's own
@@ -85,13 +86,12 @@ func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 
 // firstOutput keeps the first bytes that a program writes.
 type firstOutput struct {
-	text  []byte
-	limit int
-	cut   bool
+	text []byte
+	cut  bool
 }
 
 func (o *firstOutput) Write(text []byte) (int, error) {
-	kept := text[:min(len(text), o.limit-len(o.text))]
+	kept := text[:min(len(text), maxOutput-len(o.text))]
 	o.text, o.cut = append(o.text, kept...), o.cut || len(kept) < len(text)
 	return len(text), nil
 }

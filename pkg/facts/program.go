@@ -13,8 +13,6 @@ type Program struct {
 	// was started in.
 	OnHost bool
 	Stdin  []byte
-	// Limit is how many bytes of both outputs together are kept.
-	Limit int
 	// Deadline is when it is killed; it is earlier than the caller's.
 	Deadline time.Time
 }
