@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/operation"
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
@@ -18,6 +19,10 @@ import (
 // CanReplace reports whether the kernel can put a mount beneath another one (Linux
 // 6.5).
 func (n *Node) CanReplace() bool { return ops.CanMoveBeneath() }
+
+// CanCover reports whether the kernel can put a mount on top of another one at least
+// (Linux 5.2).
+func (n *Node) CanCover() bool { return mount.CanMove() }
 
 // Place puts a clone of the staged mount at its position, unless an earlier step placed one, and
 // finalizes it. The clone is read-only until it is alone at the mount point and revalidate says that the

@@ -16,6 +16,7 @@ import (
 type kernel struct{ mounts.Host }
 
 func (kernel) CanReplace() bool { return true }
+func (kernel) CanCover() bool   { return true }
 
 func answers(a facts.Answer) providertest.Change {
 	return providertest.Superblock(func(sb *healer.Superblock) { sb.Answer = a })

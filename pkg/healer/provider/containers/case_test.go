@@ -24,6 +24,7 @@ type kernel struct {
 }
 
 func (k *kernel) CanReplace() bool { return !k.old }
+func (*kernel) CanCover() bool     { return true }
 
 func (k *kernel) ReplaceInContainers(_ context.Context, plans []facts.ContainerSwap) (errs []error) {
 	k.plans = append(k.plans, plans...)

@@ -29,6 +29,7 @@ const (
 // Host is what the step asks of the host; *node.Node is the real one.
 type Host interface {
 	CanReplace() bool
+	CanCover() bool
 	ReplaceInContainers(ctx context.Context, plans []facts.ContainerSwap) []error
 }
 

@@ -138,7 +138,7 @@ func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *facts.
 		plan.Ours = below[0].Ref()
 	case len(below) > 0 && (!cover || len(below)+1 >= healer.MaxCovered || !c.AllReplaced(below)):
 		return several
-	case cover && facts.IsFUSE(in.Mount.FSType) && facts.MayBeCovered(in.Probe.Errno):
+	case cover && p.host.CanCover() && facts.IsFUSE(in.Mount.FSType) && facts.MayBeCovered(in.Probe.Errno):
 		plan.Covers = in.Mount
 	case !p.host.CanReplace():
 		return healer.ReplaceNotSupported

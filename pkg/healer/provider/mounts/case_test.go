@@ -22,6 +22,8 @@ func (h idle) UnmountTop(context.Context, facts.UnmountPlan, func(context.Contex
 
 func (idle) CanReplace() bool { return true }
 
+func (idle) CanCover() bool { return true }
+
 func (h idle) touched() error {
 	h.t.Error("Examine touched the host")
 	return nil

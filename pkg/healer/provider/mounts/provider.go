@@ -19,6 +19,7 @@ import (
 // Host is what the steps ask of the host; *node.Node is the real one.
 type Host interface {
 	CanReplace() bool
+	CanCover() bool
 	Place(ctx context.Context, plan facts.PlacePlan, revalidate func(context.Context) error) error
 	UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalidate func(context.Context) error) error
 }

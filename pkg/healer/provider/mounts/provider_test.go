@@ -55,6 +55,8 @@ func (s *scribe) UnmountTop(ctx context.Context, plan facts.UnmountPlan, revalid
 
 func (s *scribe) CanReplace() bool { return !s.old }
 
+func (s *scribe) CanCover() bool { return true }
+
 // step returns the only step offered for a case.
 func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	t.Helper()

@@ -179,7 +179,7 @@ func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Ste
 func (p Provider) covers(c healer.Case, mp healer.MountPoint) bool {
 	sb := c.Superblocks[mp.Dev()]
 	gone := facts.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && facts.MayBeCovered(sb.Answer.Errno)
-	return gone && !p.host.CanReplace() && (len(mp.Stack) == 1 || onlyDeadBeneath(c, mp))
+	return gone && !p.host.CanReplace() && p.host.CanCover() && (len(mp.Stack) == 1 || onlyDeadBeneath(c, mp))
 }
 
 // onlyDeadBeneath reports whether the top of a stack covers nothing but dead mounts of
