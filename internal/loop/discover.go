@@ -117,7 +117,8 @@ func (l *Loop) apply(d discovery) {
 	}
 	l.discovered = true
 	l.known.sync(paths, now, spread, l.cfg.Interval)
-	l.readMounts(now) // a reading may have failed, and changes may not be told
+	l.listenAt = now  // what changed since the last reading did so at any time since then
+	l.readMounts(now) // that one may have failed, and changes may not be told
 }
 
 // hidden returns the known paths that were not found and lie where the search could not see.

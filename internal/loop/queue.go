@@ -35,7 +35,7 @@ type healing struct {
 }
 
 // nextHeal returns that of the sick volumes whose heal begins now; nil for none. Of several it is the one
-// that was tried least often: else volumes whose heals always fail would keep the others from being tried.
+// whose last heal was longest ago: else volumes whose heals always fail would keep the others from being tried.
 // ask is when to ask again, unless a check or a heal ends before.
 func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
@@ -54,7 +54,7 @@ func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.T
 		switch {
 		case now.Before(at):
 			ask = earlier(ask, at)
-		case may && (next == nil || v.tries+v.away < next.tries+next.away):
+		case may && (next == nil || v.healed.Before(next.healed)):
 			next = v
 		}
 	}
@@ -179,7 +179,7 @@ func (h *healing) retry(name string) {
 }
 
 // backendOf returns what a sick volume has in common with others: its server, else its driver, if that is
-// called first. Volumes that need no call of a driver do not wait for one that is away.
+// called first. Where no server is known, volumes that need no call of a driver do not wait for one that is away.
 func backendOf(r healer.Report, driver string) string {
 	for _, sb := range r.After.Case.Superblocks {
 		if server := netfs.Server(sb.FSType, sb.Source); server != "" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/node"
@@ -409,4 +410,85 @@ func TestBesideADriverThatIsAway(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A driver that comes back and goes again and again: each of the volumes that need it has its turns.
+func TestDriverThatComesAndGoes(t *testing.T) {
+	n := acting(31)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v30", fault{reason: healer.Disconnected, restages: true, err: syscall.EBUSY})
+		time.Sleep(2 * time.Hour)
+		for i := range 30 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, restages: true, err: fmt.Errorf("restage: %w", healer.ErrDriverAway)})
+		}
+		time.Sleep(time.Minute)
+		start := time.Now()
+		for range 48 {
+			n.happens <- node.SuperblockEvent{Driver: driver}
+			time.Sleep(30 * time.Minute)
+		}
+		for i := range 31 {
+			if id := fmt.Sprint("v", i); len(n.healsOf(id, start)) < 5 {
+				t.Errorf("%s has %d turns in a day", id, len(n.healsOf(id, start)))
+			}
+		}
+	})
+}
+
+// deaf tells no changes of mounts.
+type deaf struct{ *fakeNode }
+
+func (deaf) Changes(context.Context) (<-chan struct{}, error) {
+	return nil, errors.New("too many open files")
+}
+
+// Where no changes are told, searches find what was mounted; what a heal of the loop's own mounted is no change
+// that may help, however that is found.
+func TestChangesAreNotTold(t *testing.T) {
+	for _, told := range []bool{true, false} {
+		n := acting(1)
+		n.healed = func(r healer.Report) (healer.Report, error) {
+			n.lastMount++
+			for i := range n.mounts {
+				if n.mounts[i].Path == "/pods/0" {
+					n.mounts[i] = facts.Mount{Path: n.mounts[i].Path, ID: n.lastMount, Dev: facts.Dev{Minor: uint32(n.lastMount)}}
+				}
+			}
+			if told {
+				n.changed()
+			}
+			return r, nil
+		}
+		synctest.Test(t, func(t *testing.T) {
+			n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
+			var host Node = n
+			if !told {
+				host = deaf{n}
+			}
+			l := New(Config{Node: host, Engine: n, Events: n.SuperblockEvents, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does})
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan struct{})
+			go func() { defer close(ended); l.Run(ctx) }()
+			time.Sleep(2 * time.Minute)
+			n.add("staged", "/staging/late")
+			n.do(func() { n.paths[len(n.paths)-1].Staging = true })
+			if told {
+				n.changed()
+			}
+			n.do(func() {
+				n.faults["v0"] = &fault{reason: healer.Disconnected, err: fmt.Errorf("replace: %w", syscall.EBUSY)}
+			})
+			start := time.Now()
+			time.Sleep(4 * time.Hour)
+			if at := n.healsOf("v0", start); len(at) > 60 {
+				t.Errorf("told: %t: %d heals in 4 hours", told, len(at))
+			}
+			if len(n.since(start)["staged"]) == 0 {
+				t.Errorf("told: %t: a staged volume is never checked", told)
+			}
+			cancel()
+			<-ended
+		})
+	}
 }

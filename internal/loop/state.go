@@ -31,9 +31,14 @@ func (l *Loop) states() healer.LoopState {
 	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
 	checked := l.discovered
 	for _, v := range l.known.all {
-		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Error: v.failed, Failed: v.failedAt, Since: v.sick.since, Left: v.sick.left}
+		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due, Since: v.sick.since, Left: v.sick.left}
 		if v.isSick() {
 			s.Tries = v.tries
+		}
+		for _, f := range []failure{v.healFailed, v.checkFailed} {
+			if f.at.After(s.Failed) {
+				s.Error, s.Failed = f.text, f.at
+			}
 		}
 		if v.unanswered(l.cfg.Interval, time.Now()) {
 			s.Health = append(slices.Clone(s.Health), healer.HealthEntry{Status: healer.Unknown, Reason: healer.CheckUnanswered})
@@ -62,16 +67,18 @@ func (v *volume) unanswered(interval time.Duration, now time.Time) bool {
 func (v *volume) record(r result, interval time.Duration, now time.Time) {
 	switch kind := healer.KindOf(r.err); {
 	case kind == healer.KindNotFound, kind == healer.KindBusy && !v.unanswered(interval, now):
+	case r.err != nil && !r.heals:
+		v.checkFailed = failure{oneLine(r.err.Error()), now}
 	case r.err != nil:
-		v.failed, v.failedAt, v.checkFailed = oneLine(r.err.Error()), now, !r.heals
-	case r.heals:
-		class, _ := r.report.Failure()
-		v.failed, v.failedAt, v.checkFailed = oneLine(r.report.FailureText(class)), now, false
-	case v.checkFailed, !r.report.After.Sick():
-		v.failed = ""
-	}
-	if v.failed == "" {
-		v.failedAt = time.Time{}
+		v.healFailed = failure{oneLine(r.err.Error()), now}
+	default:
+		v.checkFailed = failure{}
+		if class, _ := r.report.Failure(); r.heals {
+			v.healFailed = failure{oneLine(r.report.FailureText(class)), now}
+		}
+		if v.healFailed.text == "" || !r.heals && !r.report.After.Sick() {
+			v.healFailed = failure{}
+		}
 	}
 	switch {
 	case r.err == nil:

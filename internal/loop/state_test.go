@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -241,5 +242,28 @@ func TestBusyForGood(t *testing.T) {
 		if s := n.loop.States(context.Background()).Volumes[0]; s.Error == "" || time.Since(s.Failed) > 2*time.Minute {
 			t.Errorf("after an hour: %+v", s)
 		}
+	})
+}
+
+// What a heal failed at is told again when a check that failed after it is followed by one that had an answer.
+func TestTheErrorOfAHealStays(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.Disconnected, restages: true, err: fmt.Errorf("restage: %w", syscall.EBUSY)})
+		told := func(want string) {
+			t.Helper()
+			if s := n.loop.States(context.Background()).Volumes[0]; !strings.Contains(s.Error, want) {
+				t.Errorf("want %q: %+v", want, s)
+			}
+		}
+		time.Sleep(3 * time.Hour) // a heal is rare by now
+		told("busy")
+		n.do(func() { n.noAnswer = errors.New("no worker") })
+		time.Sleep(65 * time.Second)
+		told("no worker")
+		n.do(func() { n.noAnswer = nil })
+		time.Sleep(65 * time.Second)
+		told("busy")
 	})
 }

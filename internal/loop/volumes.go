@@ -46,15 +46,19 @@ type volume struct {
 	expected time.Time
 	verdict  healer.Verdict
 	health   []healer.HealthEntry
-	// failed is healer.VolumeState.Error, failedAt its Failed.
-	failed   string
-	failedAt time.Time
-	// checkFailed is true where a check failed at that, and no heal.
-	checkFailed bool
-	sick        sickness
+	// healFailed is what the last heal failed at, until a check finds the volume healthy; checkFailed what the
+	// last check did.
+	healFailed, checkFailed failure
+	sick                    sickness
 	// healed is when the loop's last heal of it ended.
 	healed time.Time
 	backoff
+}
+
+// failure is zero for none.
+type failure struct {
+	text string
+	at   time.Time
 }
 
 func (v *volume) isSick() bool { return !v.sick.since.IsZero() }
