@@ -72,8 +72,7 @@ func (o *observation) groups() []*group {
 			if top.MayBeNode() {
 				k.root = top.Root // every device node is a storage of its own
 			}
-			// The kernel shows a directory as deleted also where one lookup of it failed: only its own root can tell.
-			if facts.IsNFS(top.FSType) || top.RootDeleted && facts.IsType(top.FSType, facts.MayHang) {
+			if facts.IsNFS(top.FSType) {
 				k.mount = top.OldID
 			}
 		}
@@ -81,8 +80,7 @@ func (o *observation) groups() []*group {
 		if at < 0 {
 			sb, probed := o.c.Superblocks[top.Dev]
 			g := &group{key: k, above: sb.Answer.TimedOut}
-			own := func(of healer.MountPoint) bool { return of.Own.Asked && of.Dev() == top.Dev } // says nothing of this one
-			if mounted && (!probed || !g.above && (k.mount != 0 || slices.ContainsFunc(o.c.MountPoints, own))) {
+			if mounted && (!probed || k.mount != 0 && !g.above) {
 				g.probe = &p.Stack[0]
 			}
 			list, at = append(list, g), len(list)
@@ -138,7 +136,7 @@ func (o *observation) take(g *group) {
 	}
 }
 
-// takeOwn puts into the case what one mount of a superblock answered for itself (NFS, a directory without a name). The case
+// takeOwn puts into the case what one of several mounts of a superblock (NFS) answered. The case
 // has for the superblock what the staged mount says, and that it answers if any mount of it does.
 func (o *observation) takeOwn(g *group, sb healer.Superblock) healer.Superblock {
 	staged := false

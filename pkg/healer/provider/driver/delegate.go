@@ -46,7 +46,7 @@ func (p *Provider) steps(c healer.Case, socket string) (steps []healer.Step) {
 	for _, mp := range c.MountPoints {
 		var heals []healer.Reason
 		for _, cond := range c.Found {
-			heal := cond.Acute || slices.Contains(healer.EndedReasons(), cond.Reason)
+			heal := cond.Acute || cond.Disables() && slices.Contains(healer.EndedReasons(), cond.Reason)
 			if heal && cond.MountPoint == mp.Path && !slices.Contains(heals, cond.Reason) {
 				heals = append(heals, cond.Reason)
 			}

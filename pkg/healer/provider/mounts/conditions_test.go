@@ -170,7 +170,7 @@ var mountPointExamples = []example{
 		})),
 		want: []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"},
 	},
-	{name: "a directory without a name, on a share that answers", build: cases.With(restagedShare, nodeDeleted)},
+	{name: "a directory without a name, on a share that answers", build: cases.With(restagedShare, nodeDeleted), want: []string{"StaleFileHandle target: deleted, or a lookup of it failed"}},
 	{name: "a directory without a name, of a daemon that has ended", build: cases.With(cases.Outliving, nodeDeleted), want: []string{"Disconnected! target:"}},
 	{name: "raw block, the disk came back under its number", build: cases.With(block, nodeDeleted)},
 	{
@@ -516,6 +516,16 @@ func restagedShare(c *healer.Case) {
 		m.Dev, m.FSType, m.Source, m.Root = dev, "cifs", "//srv/share", "/"
 		c.Record.MountPoints[i].Dev, c.Record.MountPoints[i].Root = cases.Export, "/"
 		c.Superblocks[dev] = healer.Superblock{Dev: dev, FSType: "cifs", Source: m.Source, Kind: facts.KindDirectory, Answer: cases.Answered(0)}
+	}
+}
+
+// TestFailedLookupCostsNoPod: the kernel has dropped the name of a directory that is still there.
+func TestFailedLookupCostsNoPod(t *testing.T) {
+	c := cases.With(restagedShare, nodeDeleted)()
+	for _, cond := range judgeMountPoint(c, c.MountPoints[0]) {
+		if cond.Disables() || cond.Acute || cond.Advice != adviceLookUp {
+			t.Errorf("%+v", cond)
+		}
 	}
 }
 

@@ -81,6 +81,7 @@ const (
 	adviceRecord    = "see what mounted it; if it is right, remove the volume's record from the state directory"
 	adviceWrong     = "see what mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
 	adviceNamed     = "see whether the path is right: neither kubelet's layout nor a record shows that the volume belongs there. Remove nothing of it"
+	adviceLookUp    = "look the directory up where the volume is staged, which mends a lookup that failed; if it was deleted, " + adviceRepublish
 	adviceStacked   = "see what mounted twice, and unmount the top when no container uses it"
 )
 
@@ -90,8 +91,12 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 		return judgeEmpty(c, p)
 	}
 	var found []healer.Condition
+	switch mayHang := facts.IsType(p.Stack[0].FSType, facts.MayHang); {
+	case !p.Stack[0].RootDeleted:
+	case mayHang && c.Superblock(p).Works(): // of one that does not answer a lookup may have dropped the name
+		found = append(found, conditionAt(p, healer.Degraded, healer.StaleFileHandle, adviceLookUp, "the directory that the mount shows was deleted, or a lookup of it failed"))
 	// The node of a disk that was detached is deleted; where that very disk is back under the same number, the node works.
-	if p.Stack[0].RootDeleted && !facts.IsType(p.Stack[0].FSType, facts.MayHang) && (p.Inspect.Kind != facts.KindBlock || !healer.SameDisk(c, c.Superblock(p))) {
+	case !mayHang && (p.Inspect.Kind != facts.KindBlock || !healer.SameDisk(c, c.Superblock(p))):
 		found = append(found, conditionAt(p, healer.Inaccessible, healer.StaleFileHandle, adviceRepublish, "the directory that the mount shows was deleted"))
 	}
 	if len(p.Stack) > 1 && !narrowed(p) && !sameNode(p) {
