@@ -150,7 +150,7 @@ func (p *permit) ask(ctx context.Context) error {
 func (p *permit) allowed(ctx context.Context) (*view, error) {
 	// First: it may take long, and what the API says of pod and mode must be newer. Whether the driver's pod
 	// is ready is looked at again after that.
-	_, _ = p.cluster.driverAway(ctx, p.name.driver, true)
+	_, awayBefore := p.cluster.driverAway(ctx, p.name.driver, true)
 	// A container that runs shows nothing of other pods, for which the volume is staged as well.
 	held := p.step.Cost != healer.Restage && p.holder != nil && p.holder.Alive() == nil
 	var here []facts.Container
@@ -174,7 +174,7 @@ func (p *permit) allowed(ctx context.Context) (*view, error) {
 		return nil, healer.RefusedBy(healer.RuleDrain, err)
 	}
 	back, away := p.cluster.driverAway(ctx, p.name.driver, false)
-	if away != nil {
+	if away = cmp.Or(away, awayBefore); away != nil { // the API may have denied to say it
 		return nil, healer.RefusedBy(healer.RuleDriverGrace, away)
 	}
 	for _, reason := range p.reasons {

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -131,4 +134,31 @@ func TestDeletedSettings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A denial is an answer, and nothing is changed then.
+func TestDenialOfADriversNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		newDisk(api)
+		daemon := aDaemon(hostPaths(kubeletRoot + "/plugins/" + kubetest.DriverName))
+		api.Put(driverNamespace(), daemon)
+		c, end := following(t, api)
+		defer end()
+		synctest.Wait()
+		node := &thisHost{t: t}
+		d, step := node.at(podMountPoint, false)
+		gate := c.with(node)
+		p, err := gate.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Leave(nil)
+		api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", errors.New("no rule")), "get", "namespaces")
+		p, err = gate.Enter(t.Context(), d, step)
+		if err == nil {
+			t.Error("allowed, although the namespace may not be read")
+			p.Leave(nil)
+		}
+	})
 }
