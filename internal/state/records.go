@@ -44,9 +44,7 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 	file, err := os.Stat(path)
 	var raw []byte
 	switch {
-	case err == nil && file.Size() > recordLimit:
-		err = errTooLarge
-	case err == nil:
+	case err == nil && file.Size() <= recordLimit:
 		raw, err = os.ReadFile(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,6 +58,8 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 	var record healer.Record
 	err = json.Unmarshal(raw, &record)
 	switch {
+	case raw == nil:
+		err = errTooLarge
 	case err != nil:
 	case record.Version != healer.RecordVersion:
 		err = fmt.Errorf("it has version %d, this build reads %d", record.Version, healer.RecordVersion)
