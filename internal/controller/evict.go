@@ -153,11 +153,10 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	if p.job.Spec.DryRun {
 		return &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
 	}
-	switch {
-	case p.job.Status.SickSince != nil:
-	case now.After(p.deadline()):
-		return refuse("it could not be decided before the job's deadline")
-	default:
+	if p.late(allowed.After.Duration) {
+		return refuse("the volume was not seen sick in time: by the job's deadline, or right after evict.after")
+	}
+	if p.job.Status.SickSince == nil {
 		p.job.Status.SickSince = ptr.To(metav1.NewTime(now))
 	}
 	if now.Sub(p.job.Status.SickSince.Time) < allowed.After.Duration {
@@ -165,6 +164,13 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 	}
 	next.NoTaint = e.staysStaged()
 	return p.begins(ctx, next, allowed, message)
+}
+
+// late reports whether the job's deadline has passed, and where it has seen the volume sick (mode Evict) another
+// time as well, which is a while after the volume had been sick for long enough.
+func (p *pass) late(after time.Duration) bool {
+	since := p.job.Status.SickSince
+	return time.Now().After(p.deadline()) && (since == nil || time.Since(since.Time) > after+evictDeadline)
 }
 
 // nodeToAsk returns the node whose pods are to be evicted: one that says that the volume is

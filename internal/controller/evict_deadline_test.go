@@ -198,3 +198,104 @@ func TestAJobEvictsOnce(t *testing.T) {
 		}
 	})
 }
+
+// No controller leads for six hours after the volume was seen sick once.
+func TestNoEvictionByALookOfHoursAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 2m\n")))
+		job := w.job("job")
+		job.Spec.RetryDeadlineSeconds = ptr.To[int64](60)
+		must(t, w.api.Update(w.ctx, job))
+		start := time.Now()
+		_, err := w.step()
+		must(t, err)
+		if w.job("job").Status.SickSince == nil {
+			t.Fatal("not seen sick")
+		}
+		time.Sleep(6 * time.Hour)
+		w.restartEvict()
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		job = w.until(12 * time.Hour)
+		if len(w.evicted) > 0 {
+			t.Errorf("evicted %v %v after the job began: %+v", w.evicted, time.Since(start), job.Status.Conditions)
+		}
+	})
+}
+
+// No controller leads for two hours after the eviction, and the ledger forgets it.
+func TestAJobEvictsOnceAlthoughNobodyLed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		for len(w.evicted) < 2 || w.taintValue() != "" {
+			_, err := w.step()
+			must(t, err)
+			w.kubelet()
+			time.Sleep(2 * time.Second)
+		}
+		w.kubelet()
+		if w.job("job").Status.Result != "" {
+			t.Fatal("ended")
+		}
+		time.Sleep(2 * time.Hour)
+		w.restartEvict()
+		must(t, w.reconciler.changeLedger(w.ctx, func(l ledger) ledger { return l }))
+		w.node.found, w.node.staged = []finding{shutdown}, true
+		job := w.until(6 * time.Hour)
+		if len(w.evicted) != 2 {
+			t.Errorf("evicted %v: %+v", w.evicted, job.Status.Conditions)
+		}
+	})
+}
+
+// One error of the API while a job waits for evict.after beyond its deadline.
+func TestOneErrorWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 15m\n")))
+		start, fails := time.Now(), 0
+		w.reading(func(o any) error {
+			if _, is := o.(*corev1.PersistentVolumeClaim); is && fails == 0 && time.Since(start) > 11*time.Minute {
+				fails++
+				return errRefusedConn
+			}
+			return nil
+		})
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		job := w.until(6 * time.Hour)
+		if job.Status.Result != v1alpha1.ResultSucceeded || len(w.evicted) != 2 {
+			t.Errorf("evicted %v: %+v", w.evicted, job.Status.Conditions)
+		}
+	})
+}
+
+// The ledger's end is in the future, by another controller's clock, and the API refuses for good.
+func TestClockAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+		for len(w.evicted) < 2 || w.taintValue() != "" {
+			_, err := w.step()
+			must(t, err)
+			w.kubelet()
+			time.Sleep(2 * time.Second)
+		}
+		must(t, w.reconciler.changeLedger(w.ctx, func(l ledger) ledger {
+			for i := range l {
+				l[i].End = time.Now().Add(365 * 24 * time.Hour).Unix()
+			}
+			return l
+		}))
+		w.reading(func(o any) error {
+			if _, is := o.(*corev1.PersistentVolumeClaim); is {
+				return errors.New("no")
+			}
+			return nil
+		})
+		job := w.until(48 * time.Hour)
+		if job.Status.Result == "" {
+			t.Errorf("never ends %+v", job.Status.Conditions)
+		}
+	})
+}

@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // stuck has the job say what keeps it from its next step, and end when its time is over: what the
 // API refuses for good would else be tried for ever, and nobody see why. The error is in the log: it may name
 // what other tenants have. An eviction that is written down goes on: it ends by its own deadline, and its taint
-// has to go first. When it is over its new pods have their time.
+// has to go first. When it is over its new pods have their time. A job that waits for evict.after goes on for a day.
 func (p *pass) stuck(ctx context.Context, err error) error {
 	if end := (*ending)(nil); errors.As(err, &end) || errors.Is(err, errJobDeleted) {
 		return err
@@ -111,10 +111,10 @@ func (p *pass) stuck(ctx context.Context, err error) error {
 		of := said.Status().Details
 		why = fmt.Sprintf("the Kubernetes API answered %s for %s; see the controller's log", said.Status().Reason, schema.GroupResource{Group: of.Group, Resource: of.Kind})
 	}
-	if time.Now().After(p.deadline()) {
+	if p.late(maxRetryDeadline * time.Second) {
 		all, _, unread := p.readLedger(ctx)
 		goesOn := func(e ledgerEntry) bool {
-			return e.JobUID == p.job.UID && (e.open() || time.Since(time.Unix(e.End, 0)) < newPodPatience)
+			return e.JobUID == p.job.UID && (e.open() || time.Since(time.Unix(e.End, 0)).Abs() < newPodPatience)
 		}
 		if p.job.Spec.Mode != v1alpha1.ModeEvict || unread == nil && !slices.ContainsFunc(all, goesOn) {
 			return &ending{reason: ReasonDeadline, message: why}
