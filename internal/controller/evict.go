@@ -154,7 +154,7 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 		return &ending{reason: ReasonWouldEvict, message: "would " + message, succeeded: true}
 	}
 	if p.late(allowed.After.Duration) {
-		return refuse("the volume was not seen sick in time: by the job's deadline, or right after evict.after")
+		return refuse("it is too late to begin: the job's deadline, and what evict.after adds to it, have passed")
 	}
 	if p.job.Status.SickSince == nil {
 		p.job.Status.SickSince = ptr.To(metav1.NewTime(now))
@@ -325,7 +325,7 @@ func (p *pass) evictOne(ctx context.Context, entry ledgerEntry, pod *corev1.Pod,
 	return nil
 }
 
-// mayBeDone reports whether the API may have done what it answered with an error, or not at all: to
+// mayBeDone reports whether the API may have done what it answered with an error, or not at all (also an error of ours): to
 // remove the taint while the pod ends would have the new one get the dead superblock.
 func mayBeDone(err error) bool {
 	var answer apierrors.APIStatus
@@ -366,7 +366,7 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 	for i := range pods {
 		switch err := p.eviction(ctx, &pods[i], metav1.DryRunAll); {
-		case errors.As(err, new(*waiting)):
+		case err != nil && mayBeDone(err) && !apierrors.IsInternalError(err): // that is the answer where a pod has two budgets
 			return err
 		case apierrors.IsNotFound(err):
 			return awaitTurn("pod %s is gone", pods[i].Name)
@@ -408,7 +408,7 @@ func (p *pass) eviction(ctx context.Context, pod *corev1.Pod, dryRun ...string) 
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return err
 	case err != nil:
-		return awaitTurn("pod %s could not be read: %v", pod.Name, err)
+		return fmt.Errorf("pod %s could not be read: %s", pod.Name, err.Error()) // no refusal of the eviction, whatever it is
 	case now.UID != pod.UID || now.ResourceVersion != pod.ResourceVersion:
 		return awaitTurn("pod %s changed since it was read", pod.Name)
 	}

@@ -299,3 +299,68 @@ func TestClockAhead(t *testing.T) {
 		}
 	})
 }
+
+// As before, and the read of a pod fails once, or its dry run.
+func TestOneErrorAtAPodWhileItWaits(t *testing.T) {
+	for _, what := range []string{"get pod", "dry run 503"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEvictWorld(t)
+				must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 15m\n")))
+				start, fails := time.Now(), 0
+				w.reading(func(o any) error {
+					late := time.Since(start) > 11*time.Minute && fails == 0
+					m, is := o.(*metav1.PartialObjectMetadata)
+					switch {
+					case what == "get pod" && is && m.Kind == "Pod" && late:
+						fails++
+						return errRefusedConn
+					case what == "dry run 503" && late:
+						fails++
+						w.refuse = map[string]error{"a": apierrors.NewServiceUnavailable("not now")}
+					case fails == 1 && time.Since(start) > 12*time.Minute:
+						w.refuse = nil
+					}
+					return nil
+				})
+				w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+				job := w.until(6 * time.Hour)
+				if job.Status.Result != v1alpha1.ResultSucceeded || len(w.evicted) != 2 {
+					t.Errorf("after %v evicted %v: %+v", time.Since(start), w.evicted, job.Status.Conditions)
+				}
+			})
+		})
+	}
+}
+
+// An error for good ends a job also after it saw the volume sick, or evicted its pods.
+func TestAnErrorForGoodAfterItWasSick(t *testing.T) {
+	for _, evicts := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newEvictWorld(t)
+			if !evicts {
+				must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 2m\n")))
+			}
+			w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
+			start := time.Now()
+			_, err := w.step()
+			must(t, err)
+			for evicts && (len(w.evicted) < 2 || w.taintValue() != "") {
+				_, err := w.step()
+				must(t, err)
+				w.kubelet()
+				time.Sleep(2 * time.Second)
+			}
+			w.reading(func(o any) error {
+				if _, is := o.(*corev1.PersistentVolumeClaim); is {
+					return apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "", errors.New("no"))
+				}
+				return nil
+			})
+			job := w.until(48 * time.Hour)
+			if job.Status.Result == "" || time.Since(start) > time.Hour {
+				t.Errorf("evicts %t: ended after %v: %+v", evicts, time.Since(start), job.Status.Conditions)
+			}
+		})
+	}
+}

@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // stuck has the job say what keeps it from its next step, and end when its time is over: what the
 // API refuses for good would else be tried for ever, and nobody see why. The error is in the log: it may name
 // what other tenants have. An eviction that is written down goes on: it ends by its own deadline, and its taint
-// has to go first. When it is over its new pods have their time. A job that waits for evict.after goes on for a day.
+// has to go first. When it is over its new pods have their time. A job that waits for evict.after goes on.
 func (p *pass) stuck(ctx context.Context, err error) error {
 	if end := (*ending)(nil); errors.As(err, &end) || errors.Is(err, errJobDeleted) {
 		return err
@@ -111,7 +111,9 @@ func (p *pass) stuck(ctx context.Context, err error) error {
 		of := said.Status().Details
 		why = fmt.Sprintf("the Kubernetes API answered %s for %s; see the controller's log", said.Status().Reason, schema.GroupResource{Group: of.Group, Resource: of.Kind})
 	}
-	if p.late(maxRetryDeadline * time.Second) {
+	settings, unknown := p.readSettings(ctx)
+	allowed, _ := parseSettings(settings, "")
+	if unknown == nil && p.late(ptr.Deref(allowed.After, metav1.Duration{}).Duration) {
 		all, _, unread := p.readLedger(ctx)
 		goesOn := func(e ledgerEntry) bool {
 			return e.JobUID == p.job.UID && (e.open() || time.Since(time.Unix(e.End, 0)).Abs() < newPodPatience)

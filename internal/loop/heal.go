@@ -115,7 +115,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 	v, b := r.volume, l.heals.backend(r.backend)
 	l.heals.running--
 	b.running--
-	v.healed = now
+	v.healed, v.tried = now, now
 	class, ran := r.report.Failure()
 	switch {
 	case healer.KindOf(r.err) == healer.KindNotFound, notJudged(r):

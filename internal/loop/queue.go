@@ -35,7 +35,7 @@ type healing struct {
 }
 
 // nextHeal returns that of the sick volumes whose heal begins now; nil for none. Of several it is the one
-// whose last heal was longest ago: else volumes whose heals always fail would keep the others from being tried.
+// that was tried longest ago since it was well: else volumes whose heals always fail would keep the others from being tried.
 // ask is when to ask again, unless a check or a heal ends before.
 func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
@@ -54,7 +54,7 @@ func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.T
 		switch {
 		case now.Before(at):
 			ask = earlier(ask, at)
-		case may && (next == nil || v.healed.Before(next.healed)):
+		case may && (next == nil || v.tried.Before(next.tried)):
 			next = v
 		}
 	}
@@ -69,8 +69,10 @@ func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.T
 // again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
 // one that changes to and fro would be a heal at each change.
 type backoff struct {
-	// tries counts the heals since the volume was last healthy for an interval.
+	// tries counts the heals since the volume was last healthy for an interval. tried is when the last of them
+	// ended.
 	tries int
+	tried time.Time
 	// helped counts those of the tries that helped. failures counts those that failed or were
 	// refused since one helped or something changed.
 	helped, failures int

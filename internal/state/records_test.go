@@ -195,8 +195,8 @@ func TestOversizeRecordIsNotRead(t *testing.T) {
 	if err := os.WriteFile(r.path(driver, "v"), bytes.Repeat([]byte(" "), recordLimit+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := r.Load(driver, "v"); got != nil {
-		t.Errorf("loaded %+v", got)
+	if got, err := r.Load(driver, "v"); got != nil || err != nil {
+		t.Errorf("loaded %+v, %v", got, err)
 	}
 	want := sample("v")
 	mustSave(t, r, want)

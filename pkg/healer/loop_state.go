@@ -20,8 +20,8 @@ type VolumeState struct {
 	Tries int
 	// Left says why the loop tries no more; zero while it does, or nothing is wrong.
 	Left LeftAlone
-	// Error is what the loop's last check failed at, or else its last heal, until a check finds the volume healthy.
-	// Failed is when; zero where Error is empty.
+	// Error is what the loop's last heal failed at, until a check finds the volume healthy, or what a check failed at
+	// after that, until the next has an answer. Failed is when; zero where Error is empty.
 	Error  string
 	Failed time.Time
 }
