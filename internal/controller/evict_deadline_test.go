@@ -364,3 +364,23 @@ func TestAnErrorForGoodAfterItWasSick(t *testing.T) {
 		})
 	}
 }
+
+// A job that only checks ends by its deadline, also where the settings cannot be read.
+func TestACheckEndsWithoutSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEvictWorld(t)
+		job := w.job("job")
+		job.Spec.Mode = v1alpha1.ModeCheck
+		must(t, w.api.Update(w.ctx, job))
+		w.reading(func(o any) error {
+			switch o.(type) {
+			case *corev1.PersistentVolumeClaim, *corev1.ConfigMap:
+				return apierrors.NewForbidden(corev1.Resource("any"), "", errors.New("no"))
+			}
+			return nil
+		})
+		if job := w.until(time.Hour); job.Status.Result == "" {
+			t.Errorf("it does not end: %+v", job.Status.Conditions)
+		}
+	})
+}

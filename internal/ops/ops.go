@@ -2,7 +2,7 @@ package ops
 
 import "github.com/csi-addons/node-healer/internal/operation"
 
-// The operations. The function of each says what it does.
+// The operations. The query or the function of each says what it does.
 var (
 	Inspect             = operation.Define("inspect", operation.Pooled, inspect)
 	LookUp              = operation.Define("look-up", operation.Pooled, lookUp)
