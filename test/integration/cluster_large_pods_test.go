@@ -19,7 +19,7 @@ const (
 	// many volumes instead of one long argument: they take most memory once decoded.
 	largePods, manyParts = 400, 10
 	// largeJobs is how many jobs with manyLabels labels each there are.
-	largeJobs, manyLabels = 100, 12_000
+	largeJobs, manyLabels = 24, 12_000
 	// What the manifests give.
 	serverMemory, controllerMemory = 512 << 20, 256 << 20
 )
@@ -58,7 +58,8 @@ func TestLargePods(t *testing.T) {
 }
 
 // TestLargeJobs has a tenant create jobs with as many labels as the API takes. The controller ends
-// them within the memory of its manifest.
+// them within a quarter of the memory of its manifest. A hundred of them keep an API on a busy
+// machine from answering for so long that a controller's lease ends.
 func TestLargeJobs(t *testing.T) {
 	m := newMember(t)
 	tenant := m.api.Namespace(t)
@@ -75,13 +76,13 @@ func TestLargeJobs(t *testing.T) {
 		cluster.Create(keeping{t}, m.api, large)
 	})
 	memory := harness.NewCgroup(t, "memory")
-	memory.Limit(controllerMemory)
-	controller := harness.StartControllerAs(t, memory.Born(harness.ControllerProgram(t)), args...)
+	memory.Limit(controllerMemory / 4)
+	controller := harness.StartControllerAs(t, memory.Born(harness.ControllerProgram(t)), append(args, "--leader-elect=false")...)
 	jobs := m.api.Dynamic().Resource(v1alpha1.GroupVersion.WithResource("volumehealjobs")).Namespace(tenant)
 	for i := range largeJobs {
 		awaitEnd(t, jobs, fmt.Sprintf("large-%03d", i))
 	}
-	m.within(t, memory, controllerMemory)
+	m.within(t, memory, controllerMemory/4)
 	controller.Stop()
 }
 
