@@ -38,8 +38,8 @@ const (
 	newPodPatience = 5 * time.Minute
 )
 
-// waiting is an error that has an eviction look again later; one that has not begun before the
-// job's deadline only, if that is asked for.
+// waiting is an error that has an eviction look again later; one that has not begun only until it
+// is late, if that is asked for.
 type waiting struct {
 	reason, message string
 	inTime          bool
@@ -89,7 +89,7 @@ func (p *pass) evict(ctx context.Context) (done bool, result ctrl.Result, err er
 	}
 	var why *waiting
 	switch waits := errors.As(err, &why); {
-	case waits && why.inTime && i < 0 && (p.job.Spec.DryRun || time.Now().After(p.deadline())):
+	case waits && why.inTime && i < 0 && (p.job.Spec.DryRun || p.late(p.evictAfter(ctx))):
 		return false, ctrl.Result{}, refuse(why.message)
 	case waits:
 		p.progress(why.reason, why.message)
@@ -171,6 +171,16 @@ func (p *pass) consider(ctx context.Context, all ledger) error {
 func (p *pass) late(after time.Duration) bool {
 	since := p.job.Status.SickSince
 	return time.Now().After(p.deadline()) && (since == nil || time.Since(since.Time) > after+evictDeadline)
+}
+
+// evictAfter returns the setting evict.after; where it cannot be read, the longest that a job may take.
+func (p *pass) evictAfter(ctx context.Context) time.Duration {
+	settings, err := p.readSettings(ctx)
+	if err != nil {
+		return maxRetryDeadline * time.Second
+	}
+	allowed, _ := parseSettings(settings, "")
+	return ptr.Deref(allowed.After, metav1.Duration{}).Duration
 }
 
 // nodeToAsk returns the node whose pods are to be evicted: one that says that the volume is
@@ -366,7 +376,8 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 	for i := range pods {
 		switch err := p.eviction(ctx, &pods[i], metav1.DryRunAll); {
-		case err != nil && mayBeDone(err) && !apierrors.IsInternalError(err): // that is the answer where a pod has two budgets
+		// That a pod has two budgets is such a code without a reason.
+		case err != nil && mayBeDone(err) && (!apierrors.IsInternalError(err) || apierrors.ReasonForError(err) != ""):
 			return err
 		case apierrors.IsNotFound(err):
 			return awaitTurn("pod %s is gone", pods[i].Name)

@@ -20,10 +20,11 @@ import (
 
 var errRefusedConn = errors.New("the connection was refused")
 
-// reading has each read fail with what fails returns.
+// reading has each read fail with what fails returns. Of what is read alone it knows the name.
 func (w *evictWorld) reading(fails func(o any) error) {
 	w.reconciler.cfg.Reader = interceptor.NewClient(notEndedPods(w.api).(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			o.SetName(key.Name)
 			if err := fails(o); err != nil {
 				return err
 			}
@@ -300,9 +301,10 @@ func TestClockAhead(t *testing.T) {
 	})
 }
 
-// As before, and the read of a pod fails once, or its dry run.
-func TestOneErrorAtAPodWhileItWaits(t *testing.T) {
-	for _, what := range []string{"get pod", "dry run 503"} {
+// A job waits for evict.after beyond its deadline. The read of a pod fails once, or its dry run, or the pod changes between
+// the two, or claim and settings cannot be read for a minute.
+func TestErrorsWhileItWaits(t *testing.T) {
+	for _, what := range []string{"get pod", "dry run 503", "dry run 500", "pod changes", "claim and settings"} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newEvictWorld(t)
@@ -311,13 +313,23 @@ func TestOneErrorAtAPodWhileItWaits(t *testing.T) {
 				w.reading(func(o any) error {
 					late := time.Since(start) > 11*time.Minute && fails == 0
 					m, is := o.(*metav1.PartialObjectMetadata)
+					_, claim := o.(*corev1.PersistentVolumeClaim)
+					settings, of := o.(*corev1.ConfigMap)
 					switch {
+					case what == "claim and settings" && time.Since(start).Truncate(time.Minute) == 11*time.Minute && (claim || of && settings.Name == "settings"):
+						return errRefusedConn
 					case what == "get pod" && is && m.Kind == "Pod" && late:
 						fails++
 						return errRefusedConn
 					case what == "dry run 503" && late:
 						fails++
 						w.refuse = map[string]error{"a": apierrors.NewServiceUnavailable("not now")}
+					case what == "dry run 500" && late:
+						fails++
+						w.refuse = map[string]error{"a": apierrors.NewInternalError(errors.New("etcdserver: leader changed"))}
+					case what == "pod changes" && is && m.Kind == "Pod" && late:
+						fails++
+						w.update("ns", "a", &corev1.Pod{}, func(o client.Object) { o.SetLabels(map[string]string{"x": "y"}) })
 					case fails == 1 && time.Since(start) > 12*time.Minute:
 						w.refuse = nil
 					}
@@ -360,6 +372,29 @@ func TestAnErrorForGoodAfterItWasSick(t *testing.T) {
 			job := w.until(48 * time.Hour)
 			if job.Status.Result == "" || time.Since(start) > time.Hour {
 				t.Errorf("evicts %t: ended after %v: %+v", evicts, time.Since(start), job.Status.Conditions)
+			}
+		})
+	}
+}
+
+// A job ends, also where the controller may not read the settings, which its eviction needs.
+func TestAnEvictionEndsWithoutSettings(t *testing.T) {
+	for _, sick := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newEvictWorld(t)
+			if sick {
+				must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 15m\n")))
+				_, err := w.step()
+				must(t, err)
+			}
+			w.reading(func(o any) error {
+				if m, is := o.(*corev1.ConfigMap); is && m.Name == "settings" {
+					return apierrors.NewForbidden(corev1.Resource("configmaps"), "settings", errors.New("no"))
+				}
+				return nil
+			})
+			if job := w.until(48 * time.Hour); job.Status.Result == "" || (job.Status.SickSince != nil) != sick {
+				t.Errorf("sick %t: %+v", sick, job.Status)
 			}
 		})
 	}

@@ -142,8 +142,9 @@ var evidenceCases = map[string]struct {
 		func(w *evictWorld) { w.remove(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "driver"}}) },
 		"there is no CSIDriver driver",
 	},
-	"not staged": {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
-	"a budget":   {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
+	"not staged":  {func(w *evictWorld) { w.node.staged = false }, "does not say that it has the volume staged"},
+	"two budgets": {func(w *evictWorld) { w.refuse = map[string]error{"b": errTwoBudgets} }, "pod b may not be evicted"},
+	"a budget":    {func(w *evictWorld) { w.refuse = map[string]error{"b": errBudget} }, "pod b may not be evicted"},
 	"a budget for one of two ready pods": {
 		func(w *evictWorld) { w.budget(1, "a", "b") },
 		"PodDisruptionBudget budget allows 1 evictions, not 2",

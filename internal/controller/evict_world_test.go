@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -360,3 +361,9 @@ func says(t *testing.T, job *v1alpha1.VolumeHealJob, result v1alpha1.Result, rea
 }
 
 var errBudget = apierrors.NewTooManyRequests("the disruption budget does not allow it", 10)
+
+// errTwoBudgets is what kube-apiserver 1.37 answers for a pod with several of them.
+var errTwoBudgets = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+	Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+}}

@@ -111,13 +111,7 @@ func (p *pass) stuck(ctx context.Context, err error) error {
 		of := said.Status().Details
 		why = fmt.Sprintf("the Kubernetes API answered %s for %s; see the controller's log", said.Status().Reason, schema.GroupResource{Group: of.Group, Resource: of.Kind})
 	}
-	var settings map[string]string
-	var unknown error
-	if p.job.Spec.Mode == v1alpha1.ModeEvict { // no other waits by them
-		settings, unknown = p.readSettings(ctx)
-	}
-	allowed, _ := parseSettings(settings, "")
-	if unknown == nil && p.late(ptr.Deref(allowed.After, metav1.Duration{}).Duration) {
+	if p.late(p.evictAfter(ctx)) {
 		all, _, unread := p.readLedger(ctx)
 		goesOn := func(e ledgerEntry) bool {
 			return e.JobUID == p.job.UID && (e.open() || time.Since(time.Unix(e.End, 0)).Abs() < newPodPatience)

@@ -138,6 +138,7 @@ func (l *Loop) healed(r result, now time.Time) (helped bool) {
 		class = healer.Classify(r.err)
 	case !v.isSick(), v.sick.found != r.found && len(v.sick.steps) == 0 && r.report.Helped(): // what is left is no matter of a step
 		v.helped++
+		v.tried = time.Time{}
 		v.failures, v.notBefore = 0, now.Add(retry.Transient.AfterWithJitter(v.helped))
 		v.retried = later(v.retried, v.notBefore) // that it breaks again is no change that may help
 		b.helps, b.failures, b.until = true, 0, time.Time{}

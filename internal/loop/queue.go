@@ -35,7 +35,8 @@ type healing struct {
 }
 
 // nextHeal returns that of the sick volumes whose heal begins now; nil for none. Of several it is the one
-// that was tried longest ago since it was well: else volumes whose heals always fail would keep the others from being tried.
+// that was tried longest ago, one that was never tried or whose last heal helped before all: volumes whose heals always
+// fail would else keep the others from being tried, also where they are well between those heals.
 // ask is when to ask again, unless a check or a heal ends before.
 func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
@@ -69,10 +70,8 @@ func (l *Loop) nextHeal(sick []*volume, now time.Time) (next *volume, ask time.T
 // again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
 // one that changes to and fro would be a heal at each change.
 type backoff struct {
-	// tries counts the heals since the volume was last healthy for an interval. tried is when the last of them
-	// ended.
+	// tries counts the heals since the volume was last healthy for an interval.
 	tries int
-	tried time.Time
 	// helped counts those of the tries that helped. failures counts those that failed or were
 	// refused since one helped or something changed.
 	helped, failures int

@@ -522,3 +522,31 @@ func TestAVolumeThatHealsHelp(t *testing.T) {
 		}
 	})
 }
+
+// Volumes of a server get well by themselves and break again, one after the other, and no heal of these helps. Another one
+// of it was tried once when that did not help. It would now.
+func TestBesideVolumesThatAreWellAtTimes(t *testing.T) {
+	n := acting(13)
+	breaks := func(i int) {
+		n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer", err: syscall.EBUSY})
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		breaks(12)
+		time.Sleep(90 * time.Second)
+		for i := range 12 {
+			breaks(i)
+		}
+		time.Sleep(4 * time.Minute)
+		n.do(func() { n.faults["v12"].err = nil })
+		start := time.Now()
+		for i := 0; time.Since(start) < 12*time.Hour; i = (i + 1) % 12 {
+			n.do(func() { delete(n.faults, fmt.Sprint("v", i)) })
+			time.Sleep(3 * time.Minute)
+			breaks(i)
+		}
+		if len(n.healsOf("v12", start)) == 0 {
+			t.Error("it has no turn in half a day")
+		}
+	})
+}

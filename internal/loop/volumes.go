@@ -50,8 +50,8 @@ type volume struct {
 	// last check did.
 	healFailed, checkFailed failure
 	sick                    sickness
-	// healed is when the loop's last heal of it ended.
-	healed time.Time
+	// healed is when the loop's last heal of it ended, and tried the same, but zero where that helped.
+	healed, tried time.Time
 	backoff
 }
 
