@@ -376,7 +376,7 @@ func progressOf(entry ledgerEntry, pods []corev1.Pod) (todo []corev1.Pod, ending
 func (p *pass) tryEvictions(ctx context.Context, pods []corev1.Pod) error {
 	for i := range pods {
 		switch err := p.eviction(ctx, &pods[i], metav1.DryRunAll); {
-		// That a pod has two budgets is such a code without a reason.
+		// What the API answers of a pod with two budgets is a 500, too: the one without a reason.
 		case err != nil && mayBeDone(err) && (!apierrors.IsInternalError(err) || apierrors.ReasonForError(err) != ""):
 			return err
 		case apierrors.IsNotFound(err):

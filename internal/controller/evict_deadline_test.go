@@ -250,27 +250,6 @@ func TestAJobEvictsOnceAlthoughNobodyLed(t *testing.T) {
 	})
 }
 
-// One error of the API while a job waits for evict.after beyond its deadline.
-func TestOneErrorWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newEvictWorld(t)
-		must(t, w.api.Update(w.ctx, theSettings("drivers: [driver]\nafter: 15m\n")))
-		start, fails := time.Now(), 0
-		w.reading(func(o any) error {
-			if _, is := o.(*corev1.PersistentVolumeClaim); is && fails == 0 && time.Since(start) > 11*time.Minute {
-				fails++
-				return errRefusedConn
-			}
-			return nil
-		})
-		w.kubelet = func() { w.kubeletEnds(); w.scheduler() }
-		job := w.until(6 * time.Hour)
-		if job.Status.Result != v1alpha1.ResultSucceeded || len(w.evicted) != 2 {
-			t.Errorf("evicted %v: %+v", w.evicted, job.Status.Conditions)
-		}
-	})
-}
-
 // The ledger's end is in the future, by another controller's clock, and the API refuses for good.
 func TestClockAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -301,10 +280,10 @@ func TestClockAhead(t *testing.T) {
 	})
 }
 
-// A job waits for evict.after beyond its deadline. The read of a pod fails once, or its dry run, or the pod changes between
-// the two, or claim and settings cannot be read for a minute.
+// A job waits for evict.after beyond its deadline. The claim's read fails once, or a pod's, or its dry run, or the pod changes
+// between these two, or claim and settings cannot be read for a minute.
 func TestErrorsWhileItWaits(t *testing.T) {
-	for _, what := range []string{"get pod", "dry run 503", "dry run 500", "pod changes", "claim and settings"} {
+	for _, what := range []string{"get claim", "get pod", "dry run 503", "dry run 500", "pod changes", "claim and settings"} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newEvictWorld(t)
@@ -317,6 +296,9 @@ func TestErrorsWhileItWaits(t *testing.T) {
 					settings, of := o.(*corev1.ConfigMap)
 					switch {
 					case what == "claim and settings" && time.Since(start).Truncate(time.Minute) == 11*time.Minute && (claim || of && settings.Name == "settings"):
+						return errRefusedConn
+					case what == "get claim" && claim && late:
+						fails++
 						return errRefusedConn
 					case what == "get pod" && is && m.Kind == "Pod" && late:
 						fails++
