@@ -65,7 +65,8 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	_, err = begin.Write([]byte("go\n"))
 	Must(t, err)
 	Eventually(t, "the container runs", func() bool {
-		return len(c.MountsAt("/")) == 1 && len(c.MountsAt("/old")) == 0
+		at := c.MountsAt("/") // until pivot_root the machine's own
+		return len(at) == 1 && filepath.Base(at[0].Root) == "rootfs" && len(c.MountsAt("/old")) == 0
 	})
 	return c
 }
